@@ -9,13 +9,16 @@ SHELL := bash
 PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/test/torture
 MODULES  := ./... ./cmd/... ./test/...
-EVERY    := $$(go list $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
-# Few seeds of what runs in a simulated world, and short torture: make verify has the many and the long.
-SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=3 REGISTER_SEEDS=50 TORTURE_FOR=$${TORTURE_FOR:-15s}
+# The slowest first, so that the last to run are short ones.
+SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./redlockstore ./cmd/internal/cron ./test/golden ./test/sim
+EVERY    := $$(go list $(SLOWEST) $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
+# Few seeds of what runs in a simulated world: make verify has the many. -short leaves out or shortens what is slow and proves little in a
+# second. The race parts of make verify, and torture-each, run without it: they have every test at its full length.
+SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=3 REGISTER_SEEDS=50
 CROWD    := ^TestAThousandWaiters$$
 RACE     ?= -race
 # The parts of make verify beside the mutations. .ci/run does one of them in turn, and a tenth of the mutations.
-VERIFY   := race-library race-program models conformance-all others torture-etcd lock-histories torture-stores services shell
+VERIFY   := race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,7 +34,7 @@ demo: ## the main job, on the embedded store
 test: tools ## what a newcomer and each push run: every package, every store on its real server, a short torture
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
 	@echo "compiling"; go list -export -test -deps -f "" $(EVERY) >/dev/null
-	$(SHORT) go run ./test/gotest -slow 15 . -timeout 11m -p 2 -parallel 4 -skip '$(CROWD)' $(EVERY)
+	$(SHORT) go run ./test/gotest -slow 15 . -short -timeout 8m -p 3 -parallel 4 $(TESTFLAGS) -skip '$(CROWD)' $(EVERY)
 
 verify: tools ## everything, hours: each part of VERIFY in turn and all mutations (make verify VERIFY="check race-library")
 	@for part in $(VERIFY) mutations; do scripts/part.sh $$part || failed="$${failed:-} $$part"; done; \
@@ -41,7 +44,10 @@ race-library: tools ## the library under the race detector
 	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 ./...
 
 race-program: tools ## the program and the test programs under the race detector
-	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $(filter-out ./...,$(MODULES))
+	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $$(go list ./cmd/... ./test/... | grep -v /test/torture)
+
+torture-each: tools ## each test of the torture at its ordinary length, under the race detector
+	go run ./test/gotest . -race -timeout 30m ./test/torture
 
 race: race-library race-program ## all tests under the race detector, some 20 minutes
 
@@ -123,7 +129,7 @@ peers: ## the tests of the other libraries' workers
 	cd test && go vet ./peers/... && go test -timeout 10m ./peers/...
 
 # Parts of make verify that are made of others: each takes at most 25 minutes on 2 cores.
-models: check
+models: check lint
 	$(MAKE) spec sim FOR=5m
 
 conformance-all:
@@ -134,8 +140,6 @@ others:
 
 torture-etcd:
 	$(MAKE) torture FOR=10m
-
-lock-histories:
 	$(MAKE) locks FOR=3m
 
 torture-stores:
@@ -152,8 +156,8 @@ shell:
 parts: # the names of the parts of make verify
 	@echo $(VERIFY)
 
-lint: ## golangci-lint with .golangci.yml
-	go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run ./...
+lint: ## golangci-lint with .golangci.yml, on all modules
+	for module in . cmd test; do (cd $$module && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run) || failed=yes; done; test -z "$${failed:-}"
 
 tools: # installs what is missing of PACKAGES
 	@for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$${missing:-} $$p"; done; \
@@ -164,4 +168,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd lock-histories torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools parts
+.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools parts

@@ -117,15 +117,12 @@ func TestRightsOnThePrefixOnly(t *testing.T) {
 	e, w := concurrency.NewElection(s, "mine"), concurrency.NewElection(other, "mine")
 	ok(t, "Campaign", e.Campaign(soon(t), "one"))
 	won := async(func() error { return w.Campaign(soon(t), "two") })
-	time.Sleep(12 * time.Second)
-	for name, s := range map[string]*concurrency.Session{"leader": s, "waiter": other, "idle": idle} {
-		if err := s.Check(); err != nil {
-			t.Errorf("the %s's session: %v", name, err)
-		}
+	for _, s := range []*concurrency.Session{s, other, idle} {
+		concurrency.WaitRenewals(t, s, 2) // each with a token that has expired since the last
 	}
 	ok(t, "Proclaim", e.Proclaim(soon(t), "three"))
 	ok(t, "Resign", e.Resign(soon(t)))
-	if err, came := in(5*time.Second, won); !came || err != nil {
+	if err, came := in(20*time.Second, won); !came || err != nil {
 		t.Errorf("the next: %v, %v", err, came)
 	}
 	ok(t, "Lock", concurrency.NewMutex(idle, "mine/lock").Lock(soon(t)))
@@ -140,7 +137,7 @@ func TestRightsOnThePrefixOnly(t *testing.T) {
 // out.
 func TestALateProclaimBringsNoOldValueBack(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	both(t, func(t *testing.T, k kit) string {
 		pfx := "proclaim-" + k.name

@@ -17,15 +17,15 @@ type claim struct {
 	key, prefix string
 	rev         int64      // the key's create revision; 0 while it is being put
 	mod         int64      // its mod revision as last known; 0: not known
-	lease       v3.LeaseID // what it hangs on, as last known
-	sure        bool       // it was seen to stand: if it does not any more, the session is lost
-	leaving     bool       // we are giving it up
+	lease       v3.LeaseID // what it is attached to, as last known
+	confirmed   bool       // it was seen to stand: if it does not any more, the session is lost
+	counts      bool       // it was seen to be attached to a lease of ours that is relied upon
+	givenUp     bool       // it is being deleted, or was
 	users       int        // elections and mutexes that wait for it or hold it
-	fresh       time.Time  // when it was entered
-	unwatch     func()     // ends the watch on it
-	looked      int64      // on the boot clock, when a renewal looked at it last
-	tied        bool       // it counts: it was seen to hang on a lease of ours that is relied upon
-	past        []int64    // create revisions given up while it was being put: a late answer may still show them
+	entered     time.Time
+	lookedAt    int64   // on the boot clock, when a renewal looked at it last
+	unwatch     func()  // ends the watch on it
+	past        []int64 // create revisions given up while it was being put: a late answer may still show them
 }
 
 // claims is what a session knows of its keys. It makes no requests.
@@ -42,16 +42,16 @@ type claims struct {
 func (t *claims) standingLocked() []*claim {
 	all := make([]*claim, 0, len(t.by))
 	for _, c := range t.by {
-		if c.rev != 0 && !c.leaving {
+		if c.rev != 0 && !c.givenUp {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// astray returns the claims that are not known to hang on a lease. What one hangs on is known as
-// surely as its create revision: only this session moves it.
-func (t *claims) astray(lease v3.LeaseID) []*claim {
+// notOn returns the claims that are not known to be attached to a lease. What one is attached to is
+// known as surely as its create revision: only this session moves it.
+func (t *claims) notOn(lease v3.LeaseID) []*claim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.DeleteFunc(t.standingLocked(), func(c *claim) bool { return c.lease == lease })
@@ -64,18 +64,18 @@ func (t *claims) has(key string) bool {
 	return t.by[key] != nil
 }
 
-// isStray reports whether a claim is to hang on another lease than it does.
-func (t *claims) isStray(c *claim) bool {
+// mustMove reports whether a claim is to be attached to another lease than it does.
+func (t *claims) mustMove(c *claim) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.s.live() && !c.leaving && c.lease != t.s.leases.current().id
+	return t.s.live() && !c.givenUp && c.lease != t.s.leases.current().id
 }
 
 // at returns the session's claim under a key, to enter with: a new one where there is none.
 func (t *claims) at(key, prefix string) *claim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c := t.by[key]; c != nil && !c.leaving {
+	if c := t.by[key]; c != nil && !c.givenUp {
 		return c
 	}
 	return &claim{key: key, prefix: prefix}
@@ -88,11 +88,11 @@ func (t *claims) register(c *claim) bool {
 	defer t.mu.Unlock()
 	was := t.by[c.key]
 	switch {
-	case c.leaving:
+	case c.givenUp:
 		return false
 	case was == c:
 		return true
-	case was != nil && !was.leaving:
+	case was != nil && !was.givenUp:
 		return c.rev != 0 && was.rev == c.rev // resumed twice
 	case was != nil && c.rev != 0:
 		return false
@@ -100,21 +100,21 @@ func (t *claims) register(c *claim) bool {
 	for rev := range t.givenUp[c.key] {
 		c.past = append(c.past, rev)
 	}
-	t.placeLocked(c)
+	t.insertLocked(c)
 	return true
 }
 
-// placeLocked puts a claim into the table, with the watch of the one whose place it takes. The
+// insertLocked puts a claim into the table, with the watch of the one whose place it takes. The
 // caller holds mu.
-func (t *claims) placeLocked(c *claim) {
+func (t *claims) insertLocked(c *claim) {
 	if was := t.by[c.key]; was != nil && was != c {
 		c.unwatch, was.unwatch = was.unwatch, nil
 	}
 	t.by[c.key] = c
 }
 
-// strikeLocked takes a claim out of the table. The caller holds mu.
-func (t *claims) strikeLocked(c *claim) {
+// removeLocked takes a claim out of the table. The caller holds mu.
+func (t *claims) removeLocked(c *claim) {
 	if t.by[c.key] != c {
 		return
 	}
@@ -129,7 +129,7 @@ func (t *claims) drop(c *claim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.rev == 0 {
-		t.strikeLocked(c)
+		t.removeLocked(c)
 	}
 }
 
@@ -139,10 +139,10 @@ func (t *claims) drop(c *claim) {
 func (t *claims) passed(c *claim) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !c.tied && !c.leaving {
-		t.strikeLocked(c)
+	if !c.counts && !c.givenUp {
+		t.removeLocked(c)
 	}
-	return c.leaving || !c.tied
+	return c.givenUp || !c.counts
 }
 
 // unused counts one user of a claim less. Where it was the last one, the claim is given up, under
@@ -173,7 +173,7 @@ func (t *claims) giveUpLocked(key string, rev int64) (mod int64) {
 	switch c := t.by[key]; {
 	case c == nil:
 	case c.rev == rev:
-		c.leaving = true
+		c.givenUp = true
 		return c.mod
 	case c.rev == 0:
 		c.past = append(c.past, rev)
@@ -191,17 +191,12 @@ func (t *claims) isGivenUp(key string, rev int64) bool {
 // forget notes that a key is known to be gone.
 func (t *claims) forget(key string, rev int64) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if delete(t.givenUp[key], rev); len(t.givenUp[key]) == 0 {
 		delete(t.givenUp, key)
 	}
-	var unwatch func()
 	if c := t.by[key]; c != nil && c.rev == rev {
-		delete(t.by, key)
-		unwatch = c.unwatch
-	}
-	t.mu.Unlock()
-	if unwatch != nil {
-		unwatch()
+		t.removeLocked(c)
 	}
 }
 
@@ -217,25 +212,26 @@ func (t *claims) close() (stops []func()) {
 	return stops
 }
 
-// compare holds claims against how their keys stood, and notes whether they hang on a lease.
+// compare holds claims against how their keys stood, and notes whether they are attached to a
+// lease.
 func (t *claims) compare(some []*claim, found []etcdwire.State, lease v3.LeaseID) error {
 	now := int64(t.s.clock())
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, c := range some {
-		c.looked = now
+		c.lookedAt = now
 		switch {
-		case t.by[c.key] != c || c.leaving:
+		case t.by[c.key] != c || c.givenUp:
 			// given up meanwhile
 		case found[i].Attached:
-			c.lease, c.sure, c.tied = lease, true, true
+			c.lease, c.confirmed, c.counts = lease, true, true
 		case found[i].Stands:
-			c.sure = true
+			c.confirmed = true
 			if c.lease == lease {
 				c.lease = 0
 			}
-		case !c.sure:
-			t.strikeLocked(c) // resumed, but over before
+		case !c.confirmed:
+			t.removeLocked(c) // resumed, but over before
 		default:
 			return errGone
 		}
@@ -248,7 +244,7 @@ func (t *claims) compare(some []*claim, found []etcdwire.State, lease v3.LeaseID
 func (t *claims) resume(key, prefix string, rev int64) (c *claim, fresh bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c := t.by[key]; c != nil && c.rev == rev && !c.leaving {
+	if c := t.by[key]; c != nil && c.rev == rev && !c.givenUp {
 		c.users++
 		return c, false
 	}
@@ -264,15 +260,15 @@ func (t *claims) resume(key, prefix string, rev int64) (c *claim, fresh bool) {
 func (t *claims) missed(c *claim) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.key != t.s.key(c.prefix) || !t.s.live() || c.leaving {
+	if c.key != t.s.key(c.prefix) || !t.s.live() || c.givenUp {
 		return false
 	}
 	now := t.by[c.key]
 	return now == nil || now.rev != c.rev
 }
 
-// note remembers a prefix that the user works with.
-func (t *claims) note(prefix string) {
+// usePrefix remembers a prefix that the user works with.
+func (t *claims) usePrefix(prefix string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.prefix == "" {

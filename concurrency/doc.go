@@ -26,37 +26,34 @@
 // write that is already under way when its process is paused can be refused only by what it is
 // sent to, by its token.
 //
-// # What is different, and why
+// # What is different
 //
-// Each line names a fault of the original, what is done here instead, and the test that plays the
+// Each line names a fault of the original, what happens here instead, and the test that plays the
 // same scenario with both packages.
 //
-//   - Campaign of a candidate whose lease was revoked returns nil: many lead at once. Here:
+//   - Campaign under a lease that was revoked returns nil: many lead at once. Here:
 //     ErrSessionExpired (TestNoPhantomLeaders).
-//   - Campaign of a session whose context has ended does. Here: ErrSessionExpired, if the key is
-//     gone (TestAnEndedContextWinsNothing).
+//   - So does Campaign of a session whose context has ended. Here: ErrSessionExpired, if the key
+//     is gone (TestAnEndedContextWinsNothing).
 //   - A leader's second Campaign fails: it is no leader to itself, and the key stands. Here: it
 //     leads on; a second Lock that fails leaves the Mutex locked, too
 //     (TestAFailedCampaignKeepsTheLead).
 //   - A waiter does not hear that its session is lost. Here: ErrSessionExpired, at once
 //     (TestAWaiterHearsThatItsSessionIsLost).
-//   - A compaction and a broken connection end a wait with an error; Campaign leaves its key
-//     behind. Here: the wait goes on; no watch is relied on alone
-//     (TestCompactionEndsNoWaitAndLeavesNoGhost).
-//   - A cancelled context is not obeyed in a partition. Here: obeyed at once; the key is deleted
-//     in the background (TestACancelledContextIsObeyedInAPartition).
+//   - A compaction or a broken connection ends a wait with an error, and Campaign leaves its key
+//     behind. Here: the wait goes on (TestCompactionEndsNoWaitAndLeavesNoGhost).
+//   - A cancelled context is not obeyed in a partition. Here: at once; the key is deleted in the
+//     background (TestACancelledContextIsObeyedInAPartition).
 //   - A lost reply leaves the key in the line. Here: it is found and deleted
 //     (TestALostReplyLeavesNoKey).
-//   - A put that is carried out late leaves a key. Here: it is looked for, watched for and
-//     deleted (TestALatePutIsRemoved).
+//   - A put that is carried out late leaves a key. Here: it is deleted (TestALatePutIsRemoved).
 //   - A Proclaim that is carried out late brings an old value back. Here: it is carried out only
-//     if it is the next (TestALateProclaimBringsNoOldValueBack).
-//   - Resign forgets after an error, the key stands. Here: it can be called again, and is tried
-//     on (TestResignDoesNotForgetOnAnError).
+//     if no other came between (TestALateProclaimBringsNoOldValueBack).
+//   - Resign forgets after an error, and the key stands. Here: it is tried on, and can be called
+//     again (TestResignDoesNotForgetOnAnError).
 //   - A late Unlock deletes a newer lock. Here: it deletes only the revision it locked
 //     (TestAStaleUnlockHurtsNoNewerLock).
-//   - TryLock that fails writes twice. Here: it writes nothing
-//     (TestTryLockWritesNothingWhereItFails).
+//   - TryLock that fails writes twice. Here: nothing (TestTryLockWritesNothingWhereItFails).
 //   - IsOwner before Lock makes a Txn an error. Here: the compare is false
 //     (TestIsOwnerBeforeLockIsNoError).
 //   - A hand-over is up to 100 ms late. Here: a millisecond or two (TestHandOver).
@@ -64,45 +61,39 @@
 //     Here: before the key can go (TestDoneIsClosedBeforeTheKeyCanGo).
 //   - A deleted key is never noticed. Here: it ends the session: there is no other way to tell
 //     the holder (TestADeletedKeyEndsTheSession).
-//   - A revoked lease is noticed a third of the TTL later. Here: at once, where a claim hangs on
-//     it (see below) (TestARevokedLeaseIsNoticedAtOnce).
-//   - NewSession waits for ever. Here: the TTL, 10 s to 60 s (TestNewSessionIsBounded).
+//   - A revoked lease is noticed a third of the TTL later. Here: at once, where a claim is attached
+//     to it (TestARevokedLeaseIsNoticedAtOnce).
+//   - NewSession waits for ever. Here: for the TTL, 10 s to 60 s (TestNewSessionIsBounded).
 //   - A frozen member of etcd costs the session. Here: another member is asked
 //     (TestAFrozenMemberEndsNoSession).
-//   - An etcd leader that was paused revokes, as it wakes up, leases that were renewed since.
-//     Here: claims hang on a lease it never knew (TestALeaseOfAnEarlierRaftTermIsNotReliedOn).
+//   - An etcd leader that was paused revokes, as it wakes up, leases that were renewed since. Here:
+//     claims are attached to a lease it never knew (TestALeaseOfAnEarlierRaftTermIsNotReliedOn).
 //   - Observe ends with a compaction, or shows an old state for ever. Here: it goes on, and shows
 //     what etcd's majority says (TestObserveSurvivesCompaction).
 //
 // # What else to know
 //
 //   - Keys: one put for each waiter, `<prefix>/<lease in hex>`, and nothing else under the
-//     prefix. A renewal reads and writes nothing but claims (or, with none, the key that the
-//     first election or lock of the session would have), so a user needs rights on his prefix
-//     only. A session that has made neither an election nor a lock has no key to prove a renewal
-//     with; its next claim gets a lease of its own.
-//   - With WithLease, and after a change of etcd's leader, claims hang on another lease of the
-//     session's, with the same TTL, which it keeps alive beside its own. They end in the lease
-//     that Session.Lease tells all the same. Orphan puts them back. Keys that the user puts under
-//     Session.Lease are not moved.
-//   - So `etcdctl lease revoke` of the lease in a key's name does not free what hangs on such a
-//     guard at once: the session finds at its next renewals, a few tenths of the TTL later, that
-//     its lease is gone, Done is closed, and the guard is revoked at the deadline. To free it at
-//     once, delete the key.
-//   - And where somebody else keeps a lease alive that was brought with WithLease, and the
-//     process crashes, its keys are gone one TTL later: they hang on the guard, which nobody
-//     keeps. In the original they stand as long as the lease. A process that is started again
-//     within the TTL finds them.
+//     prefix. A renewal reads and writes claims only (or, with none, the key that the first
+//     election or lock of the session would have), so a user needs rights on his prefix only.
+//   - With WithLease, and after a change of etcd's leader, claims are attached to a guard: another
+//     lease of the session's, with the same TTL, which it keeps alive beside its own. Their keys
+//     still end in the ID that Session.Lease returns. Orphan puts them back. Keys that the user
+//     puts under Session.Lease are not moved.
+//   - So `etcdctl lease revoke` of the lease in a key's name does not free what is attached to a
+//     guard at once: the next renewals find the lease gone, Done is closed, and the guard is
+//     revoked at the deadline. To free it at once, delete the key.
+//   - And where somebody else keeps a lease alive that was brought with WithLease, and the process
+//     crashes, its keys are gone one TTL later; in the original they stand as long as the lease. A
+//     process that is started again within the TTL finds them.
 //   - Two living sessions of one lease (WithLease with a lease that another process still keeps)
-//     are one candidate and share one key. The one that took it up last leads with it. The older
-//     one is told at its next renewal: until then Check returns nil for both, and their tokens
-//     are equal. The original tells neither. End the old process, or its session, before a new
-//     one brings its lease along.
-//   - A session that is orphaned works as in the original: it is not kept alive and has no
-//     deadline. If its lease was its own, and it was Orphan that ended it, Campaign returns nil
-//     when all before it are gone, though its own key may be gone too: etcd's tests want that.
-//     With WithLease, and where the context of WithContext ended it, Campaign returns
-//     ErrSessionExpired then.
+//     are one candidate and share one key. The last to take it up leads with it. The other one is
+//     told at its next renewal: until then Check returns nil for both, and their tokens are equal.
+//     The original tells neither. End the old session before a new one brings its lease along.
+//   - An orphaned session works as in the original: it is not kept alive and has no deadline. If
+//     its lease was its own, and it was Orphan that ended it, Campaign returns nil when all before
+//     it are gone, though its own key may be gone too: etcd's tests want that. With WithLease, and
+//     where the context of WithContext ended it, Campaign returns ErrSessionExpired then.
 //   - On a lease that etcd does not know, the first call returns an error in which errors.Is
 //     finds both ErrSessionExpired and rpctypes.ErrLeaseNotFound, which is all that the original
 //     returns; later ones return ErrSessionExpired. Compare with errors.Is, not with ==.
@@ -110,9 +101,9 @@
 //     election until Proclaim or Campaign has returned nil. IsOwner holds only while Token is not
 //     0; in the original it holds for who waits, too. Objects of one session and one prefix share
 //     one key: they win it together, and lose it together.
-//   - A leader of etcd's that was paused may revoke the session's own lease as it wakes up,
-//     though it was renewed since. That lease cannot be moved, since it must keep its ID: the
-//     session ends, and Done is closed before its claims go.
+//   - A paused leader of etcd's may revoke the session's own lease as it wakes up. That lease
+//     cannot be moved, since it must keep its ID: the session ends, and Done is closed before its
+//     claims go.
 //   - Close makes waiters return ErrSessionExpired.
 //   - Recipes of client/v3/experimental/recipes take the original's *Session; use a copy of them
 //     that imports this package.
@@ -131,8 +122,9 @@
 // The original's session sends one keepalive each third of the TTL. Here a renewal, each fifth of
 // it, is a keepalive of the session's lease, one more for its guard if it has one, a read, and
 // two Txns, which write nothing, but pass through etcd's log: they are the proof. However many
-// claims there are, it is no more. A thousand idle sessions with a TTL of 20 s are 500 entries a
-// second in etcd's log, where the original makes none. So share one session among the elections
-// and locks of a process, and take no shorter TTL than is needed. A session that has made neither
-// an election nor a lock sends keepalives only.
+// claims there are, it is no more. A thousand sessions with a claim and a TTL of 20 s are 500
+// entries a second in etcd's log, where the original makes none. So share one session among the
+// elections and locks of a process, and take no shorter TTL than is needed. A session that has
+// made neither an election nor a lock has no key to prove a renewal with: it sends keepalives
+// only, and its first claim gets a lease of its own.
 package concurrency

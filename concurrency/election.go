@@ -36,8 +36,8 @@ type Election struct {
 
 // NewElection returns the election of all keys that begin with pfx + "/".
 func NewElection(s *Session, pfx string) *Election {
-	s.claims.note(pfx + "/")
-	return &Election{observer: orig.NewElection(s.shell, pfx), session: s, prefix: pfx + "/", at: place{s: s}}
+	s.claims.usePrefix(pfx + "/")
+	return &Election{observer: orig.NewElection(s.inner, pfx), session: s, prefix: pfx + "/", at: place{s: s}}
 }
 
 // ResumeElection returns an election with a leader that is known. As in the original, pfx is
@@ -47,14 +47,14 @@ func NewElection(s *Session, pfx string) *Election {
 // If leaderKey is the key of s's own lease, which was brought with WithLease, s keeps it from now
 // on; once it turns out to be gone, Key is "".
 func ResumeElection(s *Session, pfx string, leaderKey string, leaderRev int64) *Election {
-	e := &Election{observer: orig.ResumeElection(s.shell, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
+	e := &Election{observer: orig.ResumeElection(s.inner, pfx, leaderKey, leaderRev), session: s, prefix: pfx,
 		resumed: true, at: place{s: s, position: position{key: leaderKey, rev: leaderRev}}}
-	s.claims.note(pfx)
+	s.claims.usePrefix(pfx)
 	if leaderKey != "" && leaderRev > 0 {
 		c, fresh := s.claims.resume(leaderKey, pfx, leaderRev)
 		if fresh {
-			// It may hang on a lease that nobody renews any more.
-			s.wire.later(func(ctx context.Context) { _ = s.leases.secure(ctx, c) })
+			// It may be attached to a lease that nobody renews any more.
+			s.wire.later(func(ctx context.Context) { _ = s.leases.attach(ctx, c) })
 		}
 		e.at.claim, e.at.kept = c, true
 	}

@@ -11,14 +11,13 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// anchor is the lease that claims hang on.
+// anchor is the lease that claims are attached to.
 //
 // A lease is trusted only in the raft term it was granted in: an etcd leader that was paused and
-// is deposed may revoke, as it wakes up, what it knew while it led, from its own stale clock, and
-// its successor carries that out (see etcdwire.Wire.Prove). So while the term is the one that the
-// session's own lease was granted in, claims hang on that; in any other, and with a lease that
-// was brought along, on a guard: a lease of ours granted in the present term. Create revisions do
-// not change when a claim is moved. The session's own lease is kept alive in any case.
+// deposed may revoke, as it wakes up, what it knew while it led, and its successor carries that out
+// (see etcdwire.Wire.Prove). So claims are attached to the session's own lease only in the term of
+// its grant; otherwise, and with a lease that was brought along, on a guard: a lease of ours that
+// was granted in the present term. A claim that is moved keeps its create revision.
 type anchor struct {
 	id   v3.LeaseID // 0: none is good; the next claim gets a guard
 	term uint64
@@ -31,7 +30,7 @@ type leases struct {
 
 	mu     sync.Mutex
 	anchor anchor
-	old    []v3.LeaseID // former anchors, to be revoked once no claim hangs on them
+	old    []v3.LeaseID // former anchors, to be revoked once no claim is attached to them
 	seen   int64        // the newest revision that we know of; 0: none
 }
 
@@ -80,9 +79,9 @@ func (l *leases) forClaim(ctx context.Context, c *claim) (v3.LeaseID, error) {
 	return g.id, err
 }
 
-// grant grants a guard and makes it the anchor. It has the whole ttl of the session's lease, so
-// that a program that is started again and brings the lease along finds its claims. The caller
-// has granting. The former anchor is among the old from then on.
+// grant grants a guard and makes it the anchor; the former one becomes old. A guard has the whole
+// ttl of the session's lease, so that a program that is started again and brings the lease along
+// finds its claims. The caller has granting.
 func (l *leases) grant(ctx context.Context) (anchor, error) {
 	resp, err := l.s.wire.grant(ctx, int64(l.s.granted.Seconds()))
 	if err != nil {
@@ -102,37 +101,29 @@ func (l *leases) grant(ctx context.Context) (anchor, error) {
 	return l.anchor, nil
 }
 
-// settle makes sure that every claim hangs on a lease that was granted in the raft term that was
-// proven. Dead says that the anchor, a guard, is not known any more.
-func (l *leases) settle(ctx context.Context, was anchor, term uint64, dead bool) error {
-	if was.term == term && !dead && len(l.s.claims.astray(was.id)) == 0 && l.current() == was {
+// anchorAll makes sure that every claim is attached to a lease that was granted in the raft term
+// that was proven. Dead says that the anchor, a guard, is not known any more.
+func (l *leases) anchorAll(ctx context.Context, was anchor, term uint64, dead bool) error {
+	if was.term == term && !dead && len(l.s.claims.notOn(was.id)) == 0 && l.current() == was {
 		return nil
 	}
 	if err := etcdwire.Acquire(ctx, l.granting); err != nil {
 		return err
 	}
 	defer func() { <-l.granting }()
-	now := l.current()
-	// Where it is neither, nor what it was, it was granted after this renewal began: as good as
-	// renewed.
+	now, err := l.current(), error(nil)
+	// An anchor that was granted since this renewal began is as good as renewed by it.
 	if now.term != term || dead && now == was || now.id == 0 {
-		// The grant takes the keepalive's place: it is as young as this renewal.
-		next, err := l.grant(ctx)
-		if err != nil {
+		if now, err = l.grant(ctx); err != nil {
 			return err
 		}
-		now = next
 	}
-	for {
-		stray := l.s.claims.astray(now.id)
-		if len(stray) == 0 {
-			break
-		}
+	for stray := l.s.claims.notOn(now.id); len(stray) > 0; stray = l.s.claims.notOn(now.id) {
 		if err := l.move(ctx, stray, now.id); err != nil {
 			return err
 		}
 	}
-	// From now on nothing that is still under way can hang a claim on a former anchor.
+	// From now on nothing that is still under way can attach a claim to a former anchor.
 	l.mu.Lock()
 	old := l.old
 	l.old = nil
@@ -143,9 +134,9 @@ func (l *leases) settle(ctx context.Context, was anchor, term uint64, dead bool)
 	return nil
 }
 
-// settleEmpty judges a renewal without claims. The lease that the next claim would hang on is
+// anchorNone judges a renewal without claims. The lease that the next claim would be attached to is
 // trusted no further than it was proven.
-func (l *leases) settleEmpty(proven bool) error {
+func (l *leases) anchorNone(proven bool) error {
 	t := l.s.claims
 	t.mu.Lock() // until the anchor is gone: a claim registers before it asks for the anchor
 	defer t.mu.Unlock()
@@ -161,8 +152,8 @@ func (l *leases) settleEmpty(proven bool) error {
 	return nil
 }
 
-// lacks notes that etcd does not know a lease, as nothing else showed while no claim hung on it.
-// It reports whether another one will do.
+// lacks notes that etcd does not know a lease, as nothing else showed while no claim was attached
+// to it. It reports whether another one will do.
 func (l *leases) lacks(lease v3.LeaseID) bool {
 	if lease == l.s.id {
 		l.s.end(lost, "its lease is gone from etcd")
@@ -184,15 +175,15 @@ func (l *leases) ours(id int64) bool {
 	return lease != 0 && (lease == l.s.id || lease == l.anchor.id || slices.Contains(l.old, lease))
 }
 
-// foreign reports whether a key hangs on a lease that is none of this session's: then another
+// foreign reports whether a key is attached to a lease that is none of this session's: then another
 // session, of the same lease, has taken it up.
 func (l *leases) foreign(kv *mvccpb.KeyValue) bool { return kv.Lease != 0 && !l.ours(kv.Lease) }
 
-// move hangs claims on a lease. Each put compares the key's mod revision too: one that is carried
-// out late would hang the claim on a lease that nobody renews any more. errGone: a claim that
-// should stand does not.
+// move attaches claims to a lease. Each put compares the key's mod revision too: one that is
+// carried out late would attach the claim to a lease that nobody renews any more. errGone: a claim
+// that should stand does not.
 func (l *leases) move(ctx context.Context, some []*claim, id v3.LeaseID) error {
-	_, err := l.s.wire.limit().InChunks(len(some), func(from, to int) (goOn bool, err error) {
+	_, err := l.s.wire.limit.InChunks(len(some), func(from, to int) (goOn bool, err error) {
 		for part := some[from:to]; len(part) > 0 && err == nil; {
 			part, err = l.moveSome(ctx, part, id)
 		}
@@ -219,22 +210,22 @@ func (l *leases) moveSome(ctx context.Context, some []*claim, id v3.LeaseID) (ag
 	table.mu.Lock()
 	defer table.mu.Unlock()
 	for i, c := range some {
-		if c.leaving {
+		if c.givenUp {
 			continue // given up meanwhile
 		}
 		r := (*v3.TxnResponse)(resp.Responses[i].GetResponseTxn())
 		if r.Succeeded {
-			c.mod, c.lease, c.sure, c.tied = resp.Header.Revision, id, true, true
+			c.mod, c.lease, c.confirmed, c.counts = resp.Header.Revision, id, true, true
 			continue
 		}
 		switch kv := one(r, 0); {
-		case kv != nil && kv.CreateRevision == c.rev && c.tied && l.foreign(kv):
+		case kv != nil && kv.CreateRevision == c.rev && c.counts && l.foreign(kv):
 			return nil, errGone // another session of our lease has taken it over
 		case kv != nil && kv.CreateRevision == c.rev:
 			c.mod = kv.ModRevision
 			again = append(again, c)
-		case !c.sure:
-			table.strikeLocked(c)
+		case !c.confirmed:
+			table.removeLocked(c)
 		default:
 			return nil, errGone
 		}
@@ -242,8 +233,8 @@ func (l *leases) moveSome(ctx context.Context, some []*claim, id v3.LeaseID) (ag
 	return again, nil
 }
 
-// secure hangs a claim on the anchor, and has it watched.
-func (l *leases) secure(ctx context.Context, c *claim) error {
+// attach attaches a claim to the anchor, and has it watched.
+func (l *leases) attach(ctx context.Context, c *claim) error {
 	defer l.s.watcher.poke()
 	at, err := l.forClaim(ctx, c)
 	if err != nil {

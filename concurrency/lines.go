@@ -138,9 +138,9 @@ const (
 	deleted                 // the claim was deleted by somebody, or taken over by another session of our lease
 )
 
-// judge returns the verdict where the Txn has put the key, or has found own, which is nil where
-// the key does not stand. Foreign: own hangs on a lease that is not this session's; givenUp: own is
-// a key that this session has given up.
+// judge returns the verdict where the Txn has put the key, or has found own, which is nil where the
+// key does not stand. Foreign: own is attached to a lease that is not this session's; givenUp: own
+// is a key that this session has given up.
 func judge(c *claim, hasPut bool, own *mvccpb.KeyValue, foreign, givenUp bool) verdict {
 	switch {
 	case hasPut && c.rev != 0:
@@ -151,7 +151,7 @@ func judge(c *claim, hasPut bool, own *mvccpb.KeyValue, foreign, givenUp bool) v
 		return locked
 	case c.rev != 0 && c.rev != own.CreateRevision:
 		return deleted // and made anew
-	case foreign && c.tied:
+	case foreign && c.counts:
 		return deleted
 	case givenUp && !foreign:
 		return leftover
@@ -171,7 +171,7 @@ func (l *lines) takeOver(c *claim, lease v3.LeaseID, resp *v3.TxnResponse) (e en
 	if !resp.Succeeded && found != nil {
 		own, foreign = found, l.s.leases.foreign(found)
 	}
-	if c.leaving || !c.sure && c.rev != 0 && (own == nil || own.CreateRevision != c.rev) {
+	if c.givenUp || !c.confirmed && c.rev != 0 && (own == nil || own.CreateRevision != c.rev) {
 		// Given up meanwhile, or resumed and over before: what stands now is another claim.
 		c = &claim{key: c.key, prefix: c.prefix, past: append(c.past, c.rev)}
 	}
@@ -193,23 +193,23 @@ func (l *lines) takeOver(c *claim, lease v3.LeaseID, resp *v3.TxnResponse) (e en
 	default:
 		return e, v
 	}
-	c.fresh = time.Now()
+	c.entered = time.Now()
 	c.users++
-	t.placeLocked(c)
+	t.insertLocked(c)
 	return e, v
 }
 
-// fasten hangs a claim on the anchor, which may have changed while it was put, or on which a
-// claim that was found did not hang. Until then it counts for nothing. Again says that it went
+// fasten attaches a claim to the anchor, which may have changed while it was put, or on which a
+// claim that was found was not attached. Until then it counts for nothing. Again says that it went
 // before it counted.
 func (l *lines) fasten(ctx context.Context, c *claim) (again bool, err error) {
 	s := l.s
 	for {
 		s.claims.mu.Lock()
-		live, in := s.live(), s.claims.by[c.key] == c && !c.leaving
+		live, in := s.live(), s.claims.by[c.key] == c && !c.givenUp
 		done := !live || in && c.lease == s.leases.current().id
 		if done {
-			c.sure, c.tied = true, c.tied || live
+			c.confirmed, c.counts = true, c.counts || live
 		}
 		s.claims.mu.Unlock()
 		switch {
@@ -221,7 +221,7 @@ func (l *lines) fasten(ctx context.Context, c *claim) (again bool, err error) {
 		case !in:
 			return true, nil
 		}
-		err := s.leases.secure(ctx, c)
+		err := s.leases.attach(ctx, c)
 		if err == errGone {
 			if s.claims.passed(c) {
 				return true, nil
@@ -304,9 +304,9 @@ func (l *lines) proclaim(ctx context.Context, c *claim, val string) (*pb.Respons
 	s := l.s
 	for {
 		s.claims.mu.Lock()
-		mod, leaving := c.mod, c.leaving
+		mod, givenUp := c.mod, c.givenUp
 		s.claims.mu.Unlock()
-		if leaving { // another object of this session gave the key up
+		if givenUp { // another object of this session gave the key up
 			return nil, errGone
 		}
 		at, err := s.leases.forClaim(ctx, c)
@@ -325,7 +325,7 @@ func (l *lines) proclaim(ctx context.Context, c *claim, val string) (*pb.Respons
 		}
 		s.claims.mu.Lock()
 		if resp.Succeeded {
-			c.mod, c.lease, c.sure = max(c.mod, resp.Header.Revision), at, true
+			c.mod, c.lease, c.confirmed = max(c.mod, resp.Header.Revision), at, true
 		} else {
 			c.mod = own.ModRevision
 		}
@@ -333,8 +333,8 @@ func (l *lines) proclaim(ctx context.Context, c *claim, val string) (*pb.Respons
 		if !resp.Succeeded {
 			continue
 		}
-		for s.claims.isStray(c) && err == nil { // the anchor has changed since
-			err = s.leases.secure(ctx, c)
+		for s.claims.mustMove(c) && err == nil { // the anchor has changed since
+			err = s.leases.attach(ctx, c)
 		}
 		return resp.Header, err
 	}

@@ -33,7 +33,7 @@ type Mutex struct {
 
 // NewMutex returns the lock of all keys that begin with pfx + "/".
 func NewMutex(s *Session, pfx string) *Mutex {
-	s.claims.note(pfx + "/")
+	s.claims.usePrefix(pfx + "/")
 	return &Mutex{s: s, pfx: pfx + "/", at: place{s: s, lock: true, position: position{rev: -1}}}
 }
 

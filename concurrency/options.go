@@ -70,9 +70,6 @@ func NewSTM(c *v3.Client, apply func(STM) error, so ...STMOption) (*v3.TxnRespon
 	for _, f := range so {
 		f(&o)
 	}
-	if len(o.prefetch) == 0 {
-		return orig.NewSTM(c, apply, orig.WithIsolation(o.isolation), orig.WithAbortContext(o.abort))
-	}
 	return orig.NewSTM(c, apply, orig.WithIsolation(o.isolation), orig.WithAbortContext(o.abort),
 		orig.WithPrefetch(o.prefetch...))
 }

@@ -41,7 +41,7 @@ func (p *place) get() (at position, token uint64) {
 	}
 	p.s.claims.mu.Lock()
 	defer p.s.claims.mu.Unlock()
-	if p.claim.leaving {
+	if p.claim.givenUp {
 		return p.position, 0
 	}
 	return p.position, uint64(p.rev)
@@ -86,7 +86,7 @@ func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
 func (p *place) winLocked(c *claim, same bool, h *pb.ResponseHeader) error {
 	p.s.claims.mu.Lock()
 	defer p.s.claims.mu.Unlock()
-	if c.leaving {
+	if c.givenUp {
 		return ErrSessionExpired
 	}
 	if same && p.kept {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/core"
-	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
 // calledBy reports whether the caller is called, at some remove, by a function whose name ends so.
@@ -35,7 +34,7 @@ func calledBy(name string) bool {
 // returns that one has given up. Whoever is last deletes the key.
 func TestTryLockLeavesNoGhost(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := SharedServer(t)
 	c, err := v3.New(v3.Config{Endpoints: []string{srv.Endpoint()}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)

@@ -10,13 +10,11 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/primacy-go/primacy/internal/core"
 	"github.com/primacy-go/primacy/internal/etcdwire"
-	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// moment is how long a call that failed waits for its clean-up, which then goes on without it.
-const moment = 500 * time.Millisecond
+// cleanUpWait is how long a call that failed waits for its clean-up, which then goes on alone.
+const cleanUpWait = 500 * time.Millisecond
 
 // removals deletes the keys that a session gives up, and those that puts whose outcome was unknown
 // may still bring back.
@@ -40,13 +38,13 @@ func (r *removals) release(ctx context.Context, key string, rev int64) (*pb.Resp
 }
 
 // quit gives up a claim that was not won, unless another object of this session waits for it or
-// holds it. The key is deleted in the background, for which quit waits a moment.
+// holds it. The key is deleted in the background, for which quit waits for up to cleanUpWait.
 func (r *removals) quit(c *claim) {
 	mod, last := r.s.claims.unused(c)
 	if !last {
 		return
 	}
-	ctx, done := context.WithTimeout(context.Background(), moment)
+	ctx, done := context.WithTimeout(context.Background(), cleanUpWait)
 	go func() {
 		defer done()
 		r.retire(c.key, c.rev, mod)
@@ -68,7 +66,7 @@ func (r *removals) abandon(c *claim, known int64, doubt bool) {
 func (r *removals) replaced(c *claim, known int64, resp *v3.TxnResponse, doubt bool) {
 	t := r.s.claims
 	t.mu.Lock()
-	t.strikeLocked(c) // who ends the session at this moment may not have stopped its watch yet
+	t.removeLocked(c) // who ends the session at this moment may not have stopped its watch yet
 	t.mu.Unlock()
 	switch rev := resp.Header.Revision; {
 	case resp.Succeeded:
@@ -90,27 +88,19 @@ func (r *removals) retire(key string, rev, mod int64) {
 	})
 }
 
-// insist repeats do until it has succeeded, gets an answer that will not change, or the lease is
-// likely gone: a ttl after the end of the session, which is kept alive by nobody then, and a
-// minute at most.
+// insist repeats do until it succeeds, its error is final, or the lease has probably expired: a
+// ttl after the end of the session, at least 10 s and at most 60 s.
 func (r *removals) insist(do func(ctx context.Context) error) {
-	var end time.Time
-	for try := 1; r.s.client.Ctx().Err() == nil; try++ {
-		ctx, cancel := context.WithTimeout(r.s.client.Ctx(), 2*etcdwire.CallLimit)
-		err := do(ctx)
-		cancel()
-		if err == nil || final(err) {
-			return
-		}
-		switch now := time.Now(); {
-		case r.s.over.Err() == nil:
-		case end.IsZero():
-			end = now.Add(min(max(r.s.timing.TTL, minPatience), maxPatience))
-		case now.After(end):
-			return
-		}
-		_ = storeutil.Sleep(r.s.client.Ctx(), core.Pause(try))
-	}
+	life, giveUp := context.WithCancel(r.s.client.Ctx())
+	defer giveUp()
+	defer context.AfterFunc(r.s.over, func() {
+		time.AfterFunc(min(max(r.s.timing.TTL, minPatience), maxPatience), giveUp)
+	})()
+	_ = retry(life, func() error {
+		ctx, cancel := context.WithTimeout(life, 2*etcdwire.CallLimit)
+		defer cancel()
+		return do(ctx)
+	})
 }
 
 // removeGivenUp is remove for a key that was given up.
@@ -194,8 +184,8 @@ func (r *removals) sweep(keys []string) {
 	}
 }
 
-// clean deletes a key that nobody stands behind, if it is younger than known and hangs on a lease
-// of ours. Where nothing is known, any key might be an earlier session's.
+// clean deletes a key that nobody stands behind, if it is younger than known and is attached to a
+// lease of ours. Where nothing is known, any key might be an earlier session's.
 func (r *removals) clean(ctx context.Context, key string, known int64) error {
 	if known == 0 {
 		return nil

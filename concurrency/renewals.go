@@ -22,7 +22,7 @@ type renewals struct {
 	core    *core.Lease // run's alone
 	events  chan core.LeaseEvent
 
-	busy         atomic.Bool // a renewal is under way; it alone uses the fields below
+	underWay     atomic.Bool // a renewal is under way; it alone uses the fields below
 	unknown      int         // answers in a row that did not know the lease
 	unknownSince core.Time
 }
@@ -62,11 +62,11 @@ func (r *renewals) run() {
 	}
 }
 
-// attempt makes one renewal and tells run. A client that ignores its context keeps busy set: then
-// no other is made, and the session ends.
+// attempt makes one renewal and tells run. A client that ignores its context keeps underWay set:
+// then no other is made, and the session ends.
 func (r *renewals) attempt(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
-	if r.busy.CompareAndSwap(false, true) {
+	if r.underWay.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(r.s.over, r.s.timing.Attempt)
 		switch err := r.renew(ctx); {
 		case err == nil:
@@ -75,7 +75,7 @@ func (r *renewals) attempt(asked core.Time) {
 			e.Kind = core.Gone
 		}
 		cancel()
-		r.busy.Store(false)
+		r.underWay.Store(false)
 	}
 	select {
 	case r.events <- e:
@@ -94,17 +94,16 @@ var (
 // renew makes one renewal, of which nil says: what the session holds lives for its ttl from the
 // moment renew was called.
 //
-// It keeps the session's own lease alive, and the one that claims hang on (see anchor); proves by
-// etcd's log, on a key of the user's own, that no deposed leader answered. By that, all stands
-// that hangs on this lease and that nobody has deleted. In the same Txn it looks whether claims
-// stand, under the right lease: those that it has not looked at for longest, where there are more
-// than a Txn takes. That a claim is deleted is told by its watch, too.
+// It keeps the session's own lease alive, and the anchor, and proves by etcd's log, on a key of the
+// user's own, that no deposed leader answered. So all that is attached to the anchor stands, unless
+// somebody has deleted it. In the same Txn it looks whether claims stand, under the right lease:
+// where there are more than a Txn takes, those that it has not looked at for longest.
 func (r *renewals) renew(ctx context.Context) error {
 	s := r.s
 	at, doubts := s.leases.current(), s.removals.doubted()
 	s.claims.mu.Lock()
 	key, claims := s.claims.prefix, s.claims.standingLocked()
-	slices.SortFunc(claims, func(a, b *claim) int { return cmp.Compare(a.looked, b.looked) })
+	slices.SortFunc(claims, func(a, b *claim) int { return cmp.Compare(a.lookedAt, b.lookedAt) })
 	s.claims.mu.Unlock()
 	if len(claims) > 0 {
 		key = claims[0].key
@@ -116,12 +115,12 @@ func (r *renewals) renew(ctx context.Context) error {
 	var p etcdwire.Proof
 	var err error
 	for {
-		claims = claims[:min(s.wire.limit().Keys(), len(claims))]
+		claims = claims[:min(s.wire.limit.Keys(), len(claims))]
 		p, err = r.renewer.renew(ctx, leases, key, keysOf(claims, at.id))
 		if !etcdwire.TooMany(err) || len(claims) <= 1 {
 			break
 		}
-		s.wire.limit().Refused(len(claims))
+		s.wire.limit.Refused(len(claims))
 	}
 	if len(claims) == 0 && key != "" && errors.Is(err, rpctypes.ErrPermissionDenied) {
 		p, err = r.renewer.renew(ctx, leases, "", nil)
@@ -133,10 +132,10 @@ func (r *renewals) renew(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(claims) == 0:
-		err = s.leases.settleEmpty(p.Term != 0 && p.Term == at.term)
+		err = s.leases.anchorNone(p.Term != 0 && p.Term == at.term)
 	default:
 		if err = s.claims.compare(claims, p.Keys, at.id); err == nil {
-			err = s.leases.settle(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0)
+			err = s.leases.anchorAll(ctx, at, p.Term, len(p.TTL) > 1 && p.TTL[1] <= 0)
 		}
 	}
 	if err == nil {

@@ -21,26 +21,20 @@ import (
 // Session is a lease that this process keeps alive, for any number of elections and locks. It is
 // safe for concurrent use.
 //
-// Locks are taken in this order: an election's or mutex's (place), claims.mu, leases.mu,
-// Session.mu. The others are held while nothing else is called. Ending a session takes all but the
-// first, one after another.
+// Locks are taken in this order: place.mu (of an election or a mutex), claims.mu, leases.mu,
+// Session.mu. Nothing else is called while one of the others is held. Ending a session takes all
+// but the first, one after another.
 type Session struct {
-	client *v3.Client
-	wire   *wire
-	id     v3.LeaseID
-	shell  *orig.Session // the original, over a client of which every method is ours: options, Ctx and Done
-	under  *v3.Client    // that client
-	base   context.Context
-	hold   chan *v3.LeaseKeepAliveResponse // closed when the session ends: the shell's Done and Ctx follow
-	made   chan struct{}                   // closed when NewSession is through
-	clock  boottime.Clock
-	over   context.Context // ends with the session
-	stop   context.CancelFunc
-	detach []func() bool
+	client      *v3.Client
+	wire        *wire
+	clock       boottime.Clock
+	inner       *orig.Session // the original's, for its options, Ctx and Done
+	innerClient *v3.Client    // what inner was made on: its Lease, KV and Watcher are ours
 
-	timing  core.Timing
+	id      v3.LeaseID
 	granted time.Duration // the ttl of the session's lease
 	brought bool          // with WithLease
+	timing  core.Timing
 
 	renewals *renewals
 	leases   *leases
@@ -49,6 +43,13 @@ type Session struct {
 	removals *removals
 	watcher  *watcher
 
+	base   context.Context                 // WithContext's, or the client's
+	made   chan struct{}                   // closed when NewSession is through
+	ended  chan *v3.LeaseKeepAliveResponse // closed when the session ends, which ends inner
+	over   context.Context                 // ends with the session
+	cancel context.CancelFunc              // ends over
+	detach []func() bool
+
 	soft     atomic.Int64 // on the boot clock, when the session ends unless it is renewed; 0: it is over
 	deadline atomic.Int64 // by which all work under it must be over
 	mu       sync.Mutex
@@ -56,7 +57,6 @@ type Session struct {
 	why      string
 }
 
-// state is where a session stands.
 type state int
 
 const (
@@ -66,7 +66,7 @@ const (
 	lost           // it can no longer be relied upon
 )
 
-// limits of NewSession, whatever the ttl.
+// Bounds of how long NewSession and clean-ups try, whatever the ttl.
 const (
 	minPatience = 10 * time.Second
 	maxPatience = 60 * time.Second
@@ -95,45 +95,45 @@ func newSession(client *v3.Client, clock boottime.Clock, opts []SessionOption) (
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{client: client, wire: w, clock: clock, base: client.Ctx(),
-		hold: make(chan *v3.LeaseKeepAliveResponse)}
+	life := client.Ctx()
+	s := &Session{client: client, wire: w, clock: clock, base: life, made: make(chan struct{}),
+		ended: make(chan *v3.LeaseKeepAliveResponse)}
+	defer close(s.made)
+	s.over, s.cancel = context.WithCancel(life)
 	s.renewals = &renewals{s: s, renewer: w.renewer(), events: make(chan core.LeaseEvent, 4)}
 	s.leases = &leases{s: s, granting: make(chan struct{}, 1)}
 	s.claims = &claims{s: s, by: map[string]*claim{}, givenUp: map[string]map[int64]bool{}}
 	s.lines, s.removals = newLines(s), &removals{s: s, doubts: map[string]int64{}}
 	s.watcher = &watcher{s: s, wake: make(chan struct{}, 1), suspect: map[string]bool{}}
-	s.made = make(chan struct{})
-	defer close(s.made)
-	s.over, s.stop = context.WithCancel(client.Ctx())
-	s.under = v3.NewCtxClient(client.Ctx(), v3.WithZapLogger(client.GetLogger()))
-	s.under.Lease, s.under.KV, s.under.Watcher = &shell{s: s}, &reader{w: w, life: client.Ctx()}, &follower{w: w,
-		life: client.Ctx()}
-	if s.shell, err = orig.NewSession(s.under, opts...); err != nil {
-		s.stop()
+	s.innerClient = v3.NewCtxClient(life, v3.WithZapLogger(client.GetLogger()))
+	s.innerClient.Lease = &innerLease{s: s}
+	s.innerClient.KV, s.innerClient.Watcher = &reader{w: w, life: life}, &follower{w: w, life: life}
+	if s.inner, err = orig.NewSession(s.innerClient, opts...); err != nil {
+		s.cancel()
 		s.renewals.renewer.close()
-		s.under.Close()
+		s.innerClient.Close()
 		return nil, err
 	}
 	s.detach = append(s.detach,
-		context.AfterFunc(s.shell.Ctx(), func() { s.end(dropped, "its context ended") }),
-		context.AfterFunc(client.Ctx(), func() { s.end(lost, "the client was closed") }))
+		context.AfterFunc(s.inner.Ctx(), func() { s.end(dropped, "its context ended") }),
+		context.AfterFunc(life, func() { s.end(lost, "the client was closed") }))
 	return s, nil
 }
 
-// shell is the lease interface of the client below the original's session: it reads the options
-// there, and its calls come here.
-type shell struct {
+// innerLease is the lease interface below the original's session, which calls Grant, unless it was
+// given a lease, and then KeepAlive.
+type innerLease struct {
 	v3.Lease
 	s     *Session
 	asked core.Time
 	resp  *v3.LeaseGrantResponse
 }
 
-func (l *shell) Close() error { return nil }
+func (l *innerLease) Close() error { return nil }
 
 // Grant grants the session's own lease.
-func (l *shell) Grant(ctx context.Context, ttl int64) (*v3.LeaseGrantResponse, error) {
-	if ctx != l.s.under.Ctx() { // which ends with the session
+func (l *innerLease) Grant(ctx context.Context, ttl int64) (*v3.LeaseGrantResponse, error) {
+	if ctx != l.s.innerClient.Ctx() { // which ends with the session
 		l.s.base = ctx
 	}
 	err := l.s.patiently(ctx, time.Duration(ttl)*time.Second, func(ctx context.Context) (err error) {
@@ -146,10 +146,11 @@ func (l *shell) Grant(ctx context.Context, ttl int64) (*v3.LeaseGrantResponse, e
 
 // KeepAlive starts what keeps the lease alive. The channel says nothing and is closed when the
 // session ends.
-func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseKeepAliveResponse, error) {
+func (l *innerLease) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseKeepAliveResponse, error) {
 	s := l.s
 	s.id = id
 	var seconds int64
+	var err error
 	if l.resp != nil {
 		seconds = l.resp.TTL
 		h := l.resp.ResponseHeader
@@ -159,32 +160,13 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 		if base, ok := ctx.Value(baseKey{}).(context.Context); ok {
 			s.base = base
 		}
-		// Nothing is known of a lease that is brought along: not when it was renewed last, nor in
-		// which raft term it was granted. No claim hangs on it (see anchor), and its ttl is what
-		// the first keepalive says.
-		unknown := 0
-		err := s.patiently(ctx, minPatience, func(ctx context.Context) error {
-			l.asked = s.clock()
-			p, err := s.renewals.renewer.renew(ctx, []v3.LeaseID{id}, "", nil)
-			if err != nil {
-				return err
-			}
-			if seconds = p.TTL[0]; seconds > 0 {
-				return nil
-			}
-			if unknown++; unknown > 2 {
-				return nil
-			}
-			_ = storeutil.Sleep(ctx, etcdwire.Again/2)
-			return errVague
-		})
-		if err != nil {
+		if seconds, err = l.ttl(ctx); err != nil {
 			return nil, err
 		}
 	}
 	if seconds <= 0 {
 		s.end(lost, "its lease does not exist")
-		return s.hold, nil
+		return s.ended, nil
 	}
 	s.granted = time.Duration(seconds) * time.Second
 	// Above this a checkpoint of etcd's may shorten a lease that was renewed since.
@@ -193,7 +175,28 @@ func (l *shell) KeepAlive(ctx context.Context, id v3.LeaseID) (<-chan *v3.LeaseK
 	s.extend(s.renewals.core)
 	go s.renewals.run()
 	go s.watcher.run()
-	return s.hold, nil
+	return s.ended, nil
+}
+
+// ttl returns the ttl in seconds of a lease that was brought along, as a first keepalive says it; 0
+// where three of them did not know the lease. Nothing else is known of it: neither when it was
+// renewed last nor in which raft term it was granted, so no claim is attached to it (see anchor).
+func (l *innerLease) ttl(ctx context.Context) (seconds int64, err error) {
+	asked := 0
+	err = l.s.patiently(ctx, minPatience, func(ctx context.Context) error {
+		l.asked = l.s.clock()
+		p, err := l.s.renewals.renewer.renew(ctx, []v3.LeaseID{l.s.id}, "", nil)
+		if err != nil {
+			return err
+		}
+		seconds = p.TTL[0]
+		if asked++; seconds > 0 || asked == 3 {
+			return nil
+		}
+		_ = storeutil.Sleep(ctx, etcdwire.Again/2)
+		return errVague
+	})
+	return seconds, err
 }
 
 // timing says how a lease is kept. A short one gets more time for each renewal than the part of
@@ -207,26 +210,36 @@ func (s *Session) patiently(ctx context.Context, limit time.Duration, do func(ct
 	pctx, cancel := context.WithTimeout(ctx, min(max(limit, minPatience), maxPatience))
 	defer cancel()
 	defer context.AfterFunc(s.client.Ctx(), cancel)()
-	var last error
-	for try := 1; ; try++ {
-		err := s.wire.open(pctx)
-		if err == nil {
-			err = do(pctx)
+	err := retry(pctx, func() error {
+		if err := s.wire.open(pctx); err != nil {
+			return err
 		}
+		return do(pctx)
+	})
+	switch {
+	case err == nil || final(err):
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case s.client.Ctx().Err() != nil:
+		return s.client.Ctx().Err()
+	}
+	return fmt.Errorf("concurrency: no session: etcd does not answer; last: %w", err)
+}
+
+// retry repeats do until it succeeds, its error is final, or ctx ends. It returns the last error
+// from before the end of ctx, which says more than one that came of that.
+func retry(ctx context.Context, do func() error) (last error) {
+	for try := 1; ; try++ {
+		err := do()
 		if err == nil || final(err) {
 			return err
 		}
-		if last == nil || pctx.Err() == nil {
-			last = err // an error of the context itself says less than the one before
+		if last == nil || ctx.Err() == nil {
+			last = err
 		}
-		_ = storeutil.Sleep(pctx, core.Pause(try))
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case s.client.Ctx().Err() != nil:
-			return s.client.Ctx().Err()
-		case pctx.Err() != nil:
-			return fmt.Errorf("concurrency: no session: etcd does not answer; last: %w", last)
+		if storeutil.Sleep(ctx, core.Pause(try)) != nil {
+			return last
 		}
 	}
 }
@@ -235,11 +248,11 @@ func (s *Session) patiently(ctx context.Context, limit time.Duration, do func(ct
 func (s *Session) Client() *v3.Client { return s.client }
 
 // Lease is the session's lease, for the user's own keys. The keys of elections and locks end in
-// it, in hex; they may hang on another lease of this session's while it lives.
+// it, in hex; they may be attached to another lease of this session's while it lives.
 func (s *Session) Lease() v3.LeaseID { return s.id }
 
 // Ctx is a context that is cancelled when Done is closed. It has the values of WithContext's.
-func (s *Session) Ctx() context.Context { return s.shell.Ctx() }
+func (s *Session) Ctx() context.Context { return s.inner.Ctx() }
 
 // Done returns a channel that is closed when the session is orphaned or closed, or can no longer
 // be relied upon: a tenth of the ttl before the lease can be gone, also when etcd does not answer
@@ -247,7 +260,7 @@ func (s *Session) Ctx() context.Context { return s.shell.Ctx() }
 //
 // A channel is told late to a process that was paused. Before each act that nobody else may do,
 // ask Check.
-func (s *Session) Done() <-chan struct{} { return s.shell.Done() }
+func (s *Session) Done() <-chan struct{} { return s.inner.Done() }
 
 // Check returns nil if at this instant the session can be relied upon: no one else can hold what
 // it holds. It compares the clock, which counts suspended time, at each call, so it is right also
@@ -263,19 +276,19 @@ func (s *Session) Check() error {
 	return fmt.Errorf("%w: %s", ErrSessionExpired, s.why)
 }
 
-// Orphan ends the refresh of the session's lease and leaves it to expire, with the claims under
-// it, unless somebody else keeps it alive. Done is closed when it returns. Claims that hang on
+// Orphan ends the refresh of the session's lease and leaves it to expire, with the claims under it,
+// unless somebody else keeps it alive. Done is closed when it returns. Claims that are attached to
 // another lease are put back under the session's own: for 2 s at most.
 func (s *Session) Orphan() {
-	// All claims, wherever they are thought to hang: a late answer to a read may show a claim under
-	// the lease that it was moved from, and the guard is revoked.
-	guard := s.leases.current().id
+	// All claims, wherever they are thought to be attached: a late answer to a read may show a claim
+	// under the lease that it was moved from, and the guard is revoked.
+	guard := s.guard(s.leases.current())
 	s.claims.mu.Lock()
 	claims := s.claims.standingLocked()
 	s.claims.mu.Unlock()
 	was := s.end(orphaned, "it was orphaned")
 	<-s.Done()
-	if !was || guard == s.id || guard == 0 || len(claims) == 0 {
+	if !was || guard == 0 || len(claims) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(s.client.Ctx(), etcdwire.CallLimit)
@@ -289,14 +302,14 @@ func (s *Session) Orphan() {
 // WithContext's context has ended nothing is revoked. It tries for as long as the ttl and at most
 // 10 s; then it returns the error, and the lease expires by itself.
 func (s *Session) Close() error {
-	guard := s.leases.set(anchor{}, 0).id // revoked here, and not at the deadline
-	s.end(lost, "it was closed")          // not orphaned: who waits under it must hear
+	guard := s.guard(s.leases.set(anchor{}, 0)) // revoked here, and not at the deadline
+	s.end(lost, "it was closed")                // not orphaned: who waits under it must hear
 	<-s.Done()
 	ctx, cancel := context.WithTimeout(s.base, min(max(s.timing.TTL, time.Second), 10*time.Second))
 	defer cancel()
 	defer context.AfterFunc(s.client.Ctx(), cancel)()
 	err := s.revoke(ctx, s.id)
-	if guard != 0 && guard != s.id {
+	if guard != 0 {
 		if gerr := s.revoke(ctx, guard); err == nil && !missing(gerr) {
 			err = gerr
 		}
@@ -306,24 +319,15 @@ func (s *Session) Close() error {
 
 // revoke ends a lease, trying until ctx ends.
 func (s *Session) revoke(ctx context.Context, id v3.LeaseID) error {
-	var last error
-	for try := 1; ; try++ {
+	tried := false
+	return retry(ctx, func() error {
 		err := s.wire.revoke(ctx, id)
-		if last != nil && missing(err) {
+		if tried && missing(err) {
 			return nil // an earlier attempt's work
 		}
-		if err == nil || final(err) {
-			return err
-		}
-		if ctx.Err() != nil {
-			if last == nil {
-				last = err
-			}
-			return last
-		}
-		last = err
-		_ = storeutil.Sleep(ctx, core.Pause(try))
-	}
+		tried = true
+		return err
+	})
 }
 
 // end ends the session, once. It reports whether it did.
@@ -336,14 +340,22 @@ func (s *Session) end(st state, why string) bool {
 	s.state, s.why = st, why
 	s.soft.Store(0) // first: Check must say no before anybody is told
 	s.mu.Unlock()
-	guard := s.leases.current().id
-	close(s.hold)
-	s.stop()
+	guard := s.guard(s.leases.current())
+	close(s.ended)
+	s.cancel()
 	for _, stop := range s.claims.close() {
 		stop()
 	}
 	go s.finish(st, guard)
 	return true
+}
+
+// guard returns the lease of an anchor that is a guard, else 0.
+func (s *Session) guard(a anchor) v3.LeaseID {
+	if a.id == s.id {
+		return 0
+	}
+	return a.id
 }
 
 // extend takes the deadlines over, unless the session is over.
@@ -370,15 +382,15 @@ func (s *Session) live() bool { return s.is(live) }
 func (s *Session) finish(st state, guard v3.LeaseID) {
 	<-s.made
 	s.renewals.renewer.close()
-	if s.shell == nil {
+	if s.inner == nil {
 		return // never begun
 	}
-	<-s.shell.Done()
+	<-s.inner.Done()
 	for _, stop := range s.detach {
 		stop()
 	}
-	s.under.Close()
-	if st != lost || guard == 0 || guard == s.id {
+	s.innerClient.Close()
+	if st != lost || guard == 0 {
 		return
 	}
 	_ = storeutil.Sleep(s.client.Ctx(), core.Time(s.deadline.Load())-s.clock())

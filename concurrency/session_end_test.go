@@ -10,7 +10,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy/internal/boottime"
-	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
 // TestAWatchEndsWhereEnteringFindsTheClaimGoneAsTheSessionEnds: the watcher has found a claim gone
@@ -38,10 +37,11 @@ func TestAWatchEndsWhereEnteringFindsTheClaimGoneAsTheSessionEnds(t *testing.T) 
 }
 
 // TestOrphanPutsBackAClaimWhoseLeaseIsMistaken: a read that was under way while a claim was moved
-// shows it under the lease that it hung on before. It hangs on the guard, which Orphan revokes.
+// shows it under the lease that it was attached to before. It is attached to the guard, which
+// Orphan revokes.
 func TestOrphanPutsBackAClaimWhoseLeaseIsMistaken(t *testing.T) {
 	t.Parallel()
-	client, err := v3.New(v3.Config{Endpoints: []string{etcdtest.Start(t, etcdtest.Options{}).Endpoint()},
+	client, err := v3.New(v3.Config{Endpoints: []string{SharedServer(t).Endpoint()},
 		Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +74,7 @@ func TestOrphanPutsBackAClaimWhoseLeaseIsMistaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(resp.Kvs) != 1 || v3.LeaseID(resp.Kvs[0].Lease) != lease.ID {
-			t.Errorf("%s does not hang on the session's lease: %v", m.Key(), resp.Kvs)
+			t.Errorf("%s is not attached to the session's lease: %v", m.Key(), resp.Kvs)
 		}
 	}
 }

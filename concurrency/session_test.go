@@ -30,17 +30,18 @@ func begin(t testing.TB, c *v3.Client, o ...concurrency.SessionOption) *concurre
 // on. Nobody led in between.
 func TestARestartedProcessGoesOnLeading(t *testing.T) {
 	t.Parallel()
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	for name, resume := range map[string]bool{"Campaign": false, "ResumeElection": true} {
 		t.Run(name, func(t *testing.T) {
-			grant, err := c.Grant(soon(t), 6)
+			t.Parallel()
+			grant, err := c.Grant(soon(t), 12)
 			ok(t, "grant", err)
 			doomed := dial(t, srv.Endpoint())
 			first := concurrency.NewElection(begin(t, doomed, concurrency.WithLease(grant.ID)), "restart-"+name)
 			ok(t, "Campaign", first.Campaign(soon(t), "before"))
 			follower := concurrency.NewElection(begin(t, c), "restart-"+name)
-			taken := async(func() error { return follower.Campaign(within(t, 25*time.Second), "another") })
+			taken := async(func() error { return follower.Campaign(within(t, time.Minute), "another") })
 			standing(t, c, "restart-"+name, 2)
 			ok(t, "close", doomed.Close()) // as a killed process: nothing is revoked
 
@@ -56,20 +57,20 @@ func TestARestartedProcessGoesOnLeading(t *testing.T) {
 			if e.Token() != first.Token() {
 				t.Errorf("token %d, want %d: it is the same leadership", e.Token(), first.Token())
 			}
-			if err, came := in(10*time.Second, taken); came {
+			if err, came := in(14*time.Second, taken); came {
 				t.Fatalf("another led: %v", err)
 			}
 			ok(t, "Check", s.Check())
 			ok(t, "Resign", e.Resign(soon(t)))
-			if err, came := in(5*time.Second, taken); !came || err != nil {
+			if err, came := in(20*time.Second, taken); !came || err != nil {
 				t.Errorf("the next: %v", err)
 			}
 		})
 	}
 }
 
-// TestOrphanPutsTheClaimsBack: claims of a lease that was brought along hang on a guard while the
-// session lives, and on the lease again when it is orphaned.
+// TestOrphanPutsTheClaimsBack: claims of a lease that was brought along are attached to a guard
+// while the session lives, and on the lease again when it is orphaned.
 func TestOrphanPutsTheClaimsBack(t *testing.T) {
 	t.Parallel()
 	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
@@ -78,7 +79,7 @@ func TestOrphanPutsTheClaimsBack(t *testing.T) {
 	s := begin(t, c, concurrency.WithLease(grant.ID))
 	m := concurrency.NewMutex(s, "orphan")
 	ok(t, "Lock", m.Lock(soon(t)))
-	hangs := func() v3.LeaseID {
+	attachedTo := func() v3.LeaseID {
 		resp, err := c.Get(soon(t), m.Key())
 		ok(t, "get", err)
 		if len(resp.Kvs) != 1 || resp.Kvs[0].CreateRevision != int64(m.Token()) {
@@ -86,17 +87,17 @@ func TestOrphanPutsTheClaimsBack(t *testing.T) {
 		}
 		return v3.LeaseID(resp.Kvs[0].Lease)
 	}
-	if hangs() == grant.ID {
-		t.Error("the claim hangs on a lease of which nobody knows the raft term")
+	if attachedTo() == grant.ID {
+		t.Error("the claim is attached to a lease of which nobody knows the raft term")
 	}
 	s.Orphan()
-	if hangs() != grant.ID {
-		t.Error("the claim does not hang on the session's lease")
+	if attachedTo() != grant.ID {
+		t.Error("the claim is not attached to the session's lease")
 	}
 	if s.Check() == nil {
 		t.Error("Check = nil after Orphan")
 	}
-	eventually(t, "the guard gone", 5*time.Second, func() bool {
+	eventually(t, "the guard gone", 20*time.Second, func() bool {
 		resp, err := c.Leases(soon(t))
 		return err == nil && len(resp.Leases) == 1
 	})
@@ -110,7 +111,7 @@ func TestOrphanPutsTheClaimsBack(t *testing.T) {
 // TestARevokedLeaseThatWasBroughtEndsTheSessionFirst: Done, and only then the claims.
 func TestARevokedLeaseThatWasBroughtEndsTheSessionFirst(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	grant, err := c.Grant(soon(t), 5)
 	ok(t, "grant", err)
 	s := begin(t, c, concurrency.WithLease(grant.ID))
@@ -127,7 +128,7 @@ func TestARevokedLeaseThatWasBroughtEndsTheSessionFirst(t *testing.T) {
 // TestALostSessionWinsNothing: Lock and Campaign of a session that was lost or closed.
 func TestALostSessionWinsNothing(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	s := begin(t, c)
 	ok(t, "Close", s.Close())
 	for name, call := range map[string]func(context.Context) error{
@@ -146,11 +147,11 @@ func TestALostSessionWinsNothing(t *testing.T) {
 // TestAClientMadeOfParts: a namespace is kept to by every call; a cache is refused.
 func TestAClientMadeOfParts(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	inside := dial(t, c.Endpoints()...)
 	inside.KV, inside.Lease, inside.Watcher = namespace.NewKV(inside.KV, "space/"), namespace.NewLease(inside.Lease,
 		"space/"), namespace.NewWatcher(inside.Watcher, "space/")
-	s, other := begin(t, inside, concurrency.WithTTL(5)), begin(t, inside, concurrency.WithTTL(5))
+	s, other := begin(t, inside, concurrency.WithTTL(10)), begin(t, inside, concurrency.WithTTL(10))
 	m, w := concurrency.NewMutex(s, "parts"), concurrency.NewMutex(other, "parts")
 	ok(t, "Lock", m.Lock(soon(t)))
 	if keys(t, c, "space/parts") != 1 || keys(t, c, "parts") != 0 {
@@ -158,7 +159,7 @@ func TestAClientMadeOfParts(t *testing.T) {
 	}
 	done := async(func() error { return w.Lock(soon(t)) })
 	standing(t, c, "space/parts", 2)
-	time.Sleep(6 * time.Second) // renewals
+	concurrency.WaitRenewals(t, s, 2)
 	ok(t, "Check", s.Check())
 	ok(t, "Unlock", m.Unlock(soon(t)))
 	ok(t, "Lock", <-done)
@@ -171,7 +172,7 @@ func TestAClientMadeOfParts(t *testing.T) {
 	ok(t, "delete", err)
 	select {
 	case <-other.Done():
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Error("the holder was not told that its key was deleted")
 	}
 
@@ -188,7 +189,7 @@ func TestAClientMadeOfParts(t *testing.T) {
 
 // TestEveryGoroutineEndsWithTheClient: sessions, waiters and observers that nobody ends.
 func TestEveryGoroutineEndsWithTheClient(t *testing.T) {
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	warm := dial(t, srv.Endpoint())
 	ok(t, "put", func() error { _, err := warm.Put(soon(t), "x", "y"); return err }())
 	was := runtime.NumGoroutine()
@@ -216,7 +217,7 @@ func TestEveryGoroutineEndsWithTheClient(t *testing.T) {
 
 // TestASessionIsClosedAndForgotten: what a closed session leaves in a client that lives on.
 func TestASessionIsClosedAndForgotten(t *testing.T) {
-	srv := etcdtest.Start(t, etcdtest.Options{})
+	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	warm := begin(t, c)
 	ok(t, "Lock", concurrency.NewMutex(warm, "warm").Lock(soon(t)))
@@ -238,15 +239,16 @@ func TestASessionIsClosedAndForgotten(t *testing.T) {
 // TestOnePutAWaiter counts what stands and what happens under the bare prefix.
 func TestOnePutAWaiter(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	events := c.Watch(soon(t), "count", v3.WithPrefix(), v3.WithCreatedNotify())
 	<-events
-	a, b := begin(t, c, concurrency.WithTTL(6)), begin(t, c, concurrency.WithTTL(6))
+	a, b := begin(t, c, concurrency.WithTTL(10)), begin(t, c, concurrency.WithTTL(10))
 	m, w := concurrency.NewMutex(a, "count"), concurrency.NewMutex(b, "count")
 	ok(t, "Lock", m.Lock(soon(t)))
 	done := async(func() error { return w.Lock(soon(t)) })
 	standing(t, c, "count", 2)
-	time.Sleep(4 * time.Second) // renewals
+	concurrency.WaitRenewals(t, a, 2)
+	concurrency.WaitRenewals(t, b, 1)
 	ok(t, "Unlock", m.Unlock(soon(t)))
 	ok(t, "Lock", <-done)
 	ok(t, "Unlock", w.Unlock(soon(t)))
@@ -277,7 +279,7 @@ func TestOnePutAWaiter(t *testing.T) {
 // TestInOneLineWithTheOriginal: the next in line is the next, whoever made it.
 func TestInOneLineWithTheOriginal(t *testing.T) {
 	t.Parallel()
-	c := dial(t, etcdtest.Start(t, etcdtest.Options{}).Endpoint())
+	c := dial(t, concurrency.SharedServer(t).Endpoint())
 	kits := []kit{ours, original, original, ours, ours, original}
 	var ms []mutex
 	var done []<-chan error

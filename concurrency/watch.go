@@ -15,8 +15,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// watcher ends the session as soon as a claim of it is seen to be gone, which every renewal finds
-// too.
+// watcher ends the session as soon as a claim of it is seen to be gone. Renewals find that, too.
 type watcher struct {
 	s    *Session
 	wake chan struct{}
@@ -35,19 +34,9 @@ func (w *watcher) run() {
 		} else if err != nil {
 			pause = etcdwire.Again
 		}
-		var due <-chan time.Time
-		timer := time.NewTimer(max(pause, time.Millisecond))
-		if pause > 0 {
-			due = timer.C
-		}
-		select {
-		case <-w.wake:
-		case <-due:
-		case <-w.s.over.Done():
-			timer.Stop()
+		if storeutil.WaitFor(w.s.over, pause, w.wake) != nil {
 			return
 		}
-		timer.Stop()
 	}
 }
 
@@ -63,18 +52,19 @@ func (w *watcher) look(key string) {
 }
 
 // watchClaims begins to watch claims that are old enough, and returns in how long the next one
-// will be; 0: none.
+// will be; an hour if there is none.
 func (w *watcher) watchClaims() (next time.Duration) {
+	next = time.Hour
 	now, t := time.Now(), w.s.claims
 	t.mu.Lock()
 	var old []*claim
 	for _, c := range t.standingLocked() {
-		switch age := now.Sub(c.fresh); {
+		switch age := now.Sub(c.entered); {
 		case c.unwatch != nil:
 		case age >= etcdwire.Settling:
 			old = append(old, c)
-		case next == 0 || etcdwire.Settling-age < next:
-			next = etcdwire.Settling - age
+		default:
+			next = min(next, etcdwire.Settling-age)
 		}
 	}
 	t.mu.Unlock()
@@ -105,7 +95,7 @@ func (w *watcher) lookUp() error {
 	var claims []*claim
 	t.mu.Lock()
 	for _, k := range keys {
-		if c := t.by[k]; c != nil && c.rev != 0 && !c.leaving {
+		if c := t.by[k]; c != nil && c.rev != 0 && !c.givenUp {
 			claims = append(claims, c)
 		}
 	}
@@ -124,7 +114,7 @@ func (w *watcher) lookUp() error {
 
 // read compares claims without a proof.
 func (w *watcher) read(claims []*claim, lease v3.LeaseID) error {
-	_, err := w.s.wire.limit().InChunks(len(claims), func(from, to int) (bool, error) {
+	_, err := w.s.wire.limit.InChunks(len(claims), func(from, to int) (bool, error) {
 		ctx, cancel := context.WithTimeout(w.s.over, 2*etcdwire.CallLimit)
 		defer cancel()
 		part := claims[from:to]

@@ -31,10 +31,10 @@ type wire struct {
 	direct *etcdwire.Wire // nil: through the client's parts
 	kv     v3.KV
 	lease  v3.Lease
+	term   func() uint64      // the newest raft term that any answer bore
+	limit  *etcdwire.OpsLimit // how many keys may be looked at in one Txn
+	seen   atomic.Uint64      // that term, unless direct has it
 	warned sync.Once
-
-	seen atomic.Uint64     // the newest raft term, unless direct knows it
-	ops  etcdwire.OpsLimit // unless direct has it
 }
 
 // renewer makes one renewal at a time. See etcdwire.Keepalives.
@@ -65,7 +65,9 @@ func wireOf(client *v3.Client) (*wire, error) {
 		return nil, errWrapped
 	}
 	if !genuine(client) {
-		return &wire{client: client, kv: client.KV, lease: client.Lease}, nil
+		w := &wire{client: client, kv: client.KV, lease: client.Lease, limit: &etcdwire.OpsLimit{}}
+		w.term = w.seen.Load
+		return w, nil
 	}
 	if err := client.Ctx().Err(); err != nil {
 		return nil, err
@@ -76,8 +78,9 @@ func wireOf(client *v3.Client) (*wire, error) {
 		return w, nil
 	}
 	w := &wire{client: client, direct: etcdwire.New(client, "")}
+	w.term, w.limit = w.direct.Term, &w.direct.Limit
 	w.kv = v3.NewKVFromKVClient(remote{w: w.direct}, client)
-	w.lease = v3.NewLeaseFromLeaseClient(remoteLease{w: w.direct}, client, 0) // only Grant and Revoke are called
+	w.lease = v3.NewLeaseFromLeaseClient(remote{w: w.direct}, client, 0)
 	wires.of[client] = w
 	context.AfterFunc(client.Ctx(), func() {
 		wires.Lock()
@@ -108,18 +111,15 @@ func madeBy(part any, path string) bool {
 
 // open learns what must be known before anything else: the cluster, the raft term.
 func (w *wire) open(ctx context.Context) error {
-	if w.direct == nil && w.seen.Load() == 0 {
-		// Any answer bears the term, and nobody needs a right to ask for a lease that there is not.
-		return w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
-			resp, err := w.lease.TimeToLive(ctx, 1)
-			if err != nil {
-				return nil, err
-			}
-			return resp.ResponseHeader, nil
-		})
-	}
 	if w.direct == nil {
-		return nil
+		if w.seen.Load() != 0 {
+			return nil
+		}
+		// Any answer bears the term, and to ask for a lease that is not there needs no right.
+		_, err := call(ctx, w, func(ctx context.Context) (*v3.LeaseTimeToLiveResponse, error) {
+			return w.lease.TimeToLive(ctx, 1)
+		})
+		return err
 	}
 	version, err := w.direct.Open(ctx)
 	if err != nil {
@@ -131,61 +131,51 @@ func (w *wire) open(ctx context.Context) error {
 	return nil
 }
 
-// term is the newest raft term that any answer bore.
-func (w *wire) term() uint64 {
-	if w.direct != nil {
-		return w.direct.Term()
-	}
-	return w.seen.Load()
-}
-
-// limit is how many keys may be looked at in one Txn.
-func (w *wire) limit() *etcdwire.OpsLimit {
-	if w.direct != nil {
-		return &w.direct.Limit
-	}
-	return &w.ops
-}
-
 // errSilent says that a request had its time. It is no context error: the caller's context has
 // not ended.
 var errSilent = errors.New("etcd: no answer in time")
 
-// do makes one request. Where direct does not, it sets the time limit, and notes the raft term.
-func (w *wire) do(ctx context.Context, request func(context.Context) (*pb.ResponseHeader, error)) error {
+// call makes one request. Where direct does not, it sets the time limit, and notes the raft term.
+func call[R any](ctx context.Context, w *wire, request func(context.Context) (R, error)) (R, error) {
 	if w.direct != nil {
-		_, err := request(ctx)
-		return err
+		return request(ctx)
 	}
 	actx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
-	h, err := request(actx)
-	if err == nil {
-		etcdwire.Newest(&w.seen, h)
-	} else if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return errSilent
+	resp, err := request(actx)
+	switch {
+	case err == nil:
+		etcdwire.Newest(&w.seen, headerOf(resp))
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		err = errSilent
 	}
-	return err
+	return resp, err
 }
 
-func (w *wire) get(ctx context.Context, key string, opts ...v3.OpOption) (resp *v3.GetResponse, err error) {
-	err = w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
-		if resp, err = w.kv.Get(ctx, key, opts...); err != nil {
-			return nil, err
-		}
-		return resp.Header, nil
-	})
-	return resp, err
+func headerOf(resp any) *pb.ResponseHeader {
+	switch resp := resp.(type) {
+	case *v3.GetResponse:
+		return resp.Header
+	case *v3.TxnResponse:
+		return resp.Header
+	case *v3.LeaseGrantResponse:
+		return resp.ResponseHeader
+	case *v3.LeaseTimeToLiveResponse:
+		return resp.ResponseHeader
+	}
+	return nil
+}
+
+func (w *wire) get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.GetResponse, error) {
+	return call(ctx, w, func(ctx context.Context) (*v3.GetResponse, error) { return w.kv.Get(ctx, key, opts...) })
 }
 
 // txn runs a Txn. Doubt says that it may have been carried out, or may be later, though it
 // failed, or once more though it did not.
 func (w *wire) txn(ctx context.Context, t txn) (resp *v3.TxnResponse, doubt bool, err error) {
-	err = w.do(context.WithValue(ctx, doubtKey{}, &doubt), func(ctx context.Context) (*pb.ResponseHeader, error) {
-		if resp, err = w.kv.Txn(ctx).If(t.when...).Then(t.then...).Else(t.otherwise...).Commit(); err != nil {
-			return nil, err
-		}
-		return resp.Header, nil
+	ctx = context.WithValue(ctx, doubtKey{}, &doubt)
+	resp, err = call(ctx, w, func(ctx context.Context) (*v3.TxnResponse, error) {
+		return w.kv.Txn(ctx).If(t.when...).Then(t.then...).Else(t.otherwise...).Commit()
 	})
 	if w.direct == nil {
 		doubt = err != nil && !etcdwire.Definite(err) // the client never repeats a Txn
@@ -195,18 +185,17 @@ func (w *wire) txn(ctx context.Context, t txn) (resp *v3.TxnResponse, doubt bool
 
 // grant makes a lease of which the raft term that it was granted in is known.
 func (w *wire) grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse, error) {
-	grant := func() (resp *v3.LeaseGrantResponse, h *pb.ResponseHeader, err error) {
-		err = w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
-			if resp, err = w.lease.Grant(ctx, seconds); err != nil {
-				return nil, err
-			}
-			h = resp.ResponseHeader
-			return h, nil
+	grant := func() (*v3.LeaseGrantResponse, *pb.ResponseHeader, error) {
+		resp, err := call(ctx, w, func(ctx context.Context) (*v3.LeaseGrantResponse, error) {
+			return w.lease.Grant(ctx, seconds)
 		})
-		if err == nil && resp.Error != "" {
-			err = fmt.Errorf("etcd: grant: %s", resp.Error)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case resp.Error != "":
+			return nil, nil, fmt.Errorf("etcd: grant: %s", resp.Error)
 		}
-		return resp, h, err
+		return resp, resp.ResponseHeader, nil
 	}
 	resp, err := etcdwire.GrantInTerm(w.term, grant, func(resp *v3.LeaseGrantResponse) {
 		w.later(func(ctx context.Context) { _ = w.revoke(ctx, resp.ID) })
@@ -218,10 +207,13 @@ func (w *wire) grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse
 }
 
 func (w *wire) revoke(ctx context.Context, id v3.LeaseID) error {
-	return w.do(ctx, func(ctx context.Context) (*pb.ResponseHeader, error) {
-		_, err := w.lease.Revoke(ctx, id)
-		return nil, err
-	})
+	var doubt bool
+	ctx = context.WithValue(ctx, doubtKey{}, &doubt)
+	_, err := call(ctx, w, func(ctx context.Context) (*v3.LeaseRevokeResponse, error) { return w.lease.Revoke(ctx, id) })
+	if doubt && missing(err) {
+		return nil // an earlier attempt's work
+	}
+	return err
 }
 
 // later does a clean-up that nobody waits for, for a limited time.
@@ -263,7 +255,6 @@ func (w *wire) watch(key, end string, puts bool, notify func()) (stop func(), st
 	return cancel, func() bool { return false }
 }
 
-// renewer renews the leases of one session.
 func (w *wire) renewer() renewer {
 	if w.direct != nil {
 		return &keepalives{w: w.direct}
@@ -288,64 +279,51 @@ func (k *keepalives) renew(ctx context.Context, leases []v3.LeaseID, key string,
 	return p, v3.ContextError(ctx, err)
 }
 
-// remote is what a clientv3.KV needs of a connection.
+// remote is what clientv3's KV and Lease need of a connection. Other methods are not called.
 type remote struct {
-	pb.KVClient // nothing else is called
-	w           *etcdwire.Wire
+	pb.KVClient
+	pb.LeaseClient
+	w *etcdwire.Wire
 }
 
-// doubtKey is where a Txn's context carries a place for the doubt about it, which the client's
-// types have no room for.
+// doubtKey is where a call's context carries a *bool for the doubt about it (see
+// etcdwire.Wire.Call), which the client's types have no room for.
 type doubtKey struct{}
 
 func (r remote) Range(ctx context.Context, in *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
-	resp, _, err := send(ctx, r.w, kvOf, pb.KVClient.Range, in, opts)
-	return resp, err
+	out := &pb.RangeResponse{}
+	return out, r.call(ctx, "KV/Range", in, out, opts)
 }
 
 func (r remote) Txn(ctx context.Context, in *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	resp, doubt, err := send(ctx, r.w, kvOf, pb.KVClient.Txn, in, opts)
+	out := &pb.TxnResponse{}
+	return out, r.call(ctx, "KV/Txn", in, out, opts)
+}
+
+func (r remote) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, opts ...grpc.CallOption,
+) (*pb.LeaseGrantResponse, error) {
+	out := &pb.LeaseGrantResponse{}
+	return out, r.call(ctx, "Lease/LeaseGrant", in, out, opts)
+}
+
+func (r remote) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, opts ...grpc.CallOption,
+) (*pb.LeaseRevokeResponse, error) {
+	out := &pb.LeaseRevokeResponse{}
+	return out, r.call(ctx, "Lease/LeaseRevoke", in, out, opts)
+}
+
+func (r remote) call(ctx context.Context, method string, in any, out interface{ GetHeader() *pb.ResponseHeader },
+	opts []grpc.CallOption,
+) error {
+	doubt, err := r.w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
+		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
+		err := conn.Invoke(ctx, "/etcdserverpb."+method, in, out, append(more, opts...)...)
+		return out.GetHeader(), err
+	})
 	if d, ok := ctx.Value(doubtKey{}).(*bool); ok {
 		*d = doubt
 	}
-	return resp, err
-}
-
-// remoteLease is what a clientv3.Lease needs of a connection.
-type remoteLease struct {
-	pb.LeaseClient // nothing else is called
-	w              *etcdwire.Wire
-}
-
-func (r remoteLease) LeaseGrant(ctx context.Context, in *pb.LeaseGrantRequest, opts ...grpc.CallOption,
-) (*pb.LeaseGrantResponse, error) {
-	resp, _, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseGrant, in, opts)
-	return resp, err
-}
-
-func (r remoteLease) LeaseRevoke(ctx context.Context, in *pb.LeaseRevokeRequest, opts ...grpc.CallOption,
-) (*pb.LeaseRevokeResponse, error) {
-	resp, doubt, err := send(ctx, r.w, leaseOf, pb.LeaseClient.LeaseRevoke, in, opts)
-	if doubt && missing(err) {
-		return &pb.LeaseRevokeResponse{}, nil // an earlier attempt's work
-	}
-	return resp, err
-}
-
-func kvOf(conn *grpc.ClientConn) pb.KVClient       { return pb.NewKVClient(conn) }
-func leaseOf(conn *grpc.ClientConn) pb.LeaseClient { return pb.NewLeaseClient(conn) }
-
-// send makes one request. See etcdwire.Wire.Call for doubt.
-func send[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, w *etcdwire.Wire,
-	client func(*grpc.ClientConn) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), in Q,
-	opts []grpc.CallOption,
-) (resp R, doubt bool, err error) {
-	doubt, err = w.Do(ctx, func(ctx context.Context, conn *grpc.ClientConn,
-		more ...grpc.CallOption) (*pb.ResponseHeader, error) {
-		resp, err = method(client(conn), ctx, in, append(more, opts...)...)
-		return resp.GetHeader(), err
-	})
-	return resp, doubt, err
+	return err
 }
 
 // still compares a key's create and mod revision.

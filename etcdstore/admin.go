@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,17 +18,17 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-var _ driver.LeaseViewer = (*Store)(nil)
+var (
+	_ driver.LeaseViewer = (*Store)(nil)
+	_ driver.Admin       = (*Store)(nil)
+)
 
-var _ driver.Admin = (*Store)(nil)
-
-// Revoke implements [driver.Store]. An ID that no session of this prefix has is a session that
-// is gone: etcd leases of other programs are not touched. After an unknown outcome it
-// can be repeated.
+// Revoke implements [driver.Store]. An ID of no session of this prefix counts as gone: leases of
+// other programs are not touched.
 //
-// A session is named after its first etcd lease, and hangs on another one after a move. Its
-// record tells which. Whatever of it is still on its way to etcd compares the record, to enter as
-// well as to move: so it is over for good once the record is gone, and not before.
+// A session that has moved to another etcd lease keeps the ID of its first one; its record tells
+// where it is. Whatever is still on its way to etcd compares the record, to enter and to move. So
+// the session is over for good once the record is gone, and not before.
 func (s *Store) Revoke(ctx context.Context, session string) error {
 	what := "revoke lease " + strconv.Quote(session)
 	first, err := strconv.ParseInt(session, 16, 64)
@@ -66,13 +67,14 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 	}
 }
 
-// sweep deletes the claims of a session that are not on the lease that its record is on: a move
-// was not finished. Where the record is on none, it goes with them. It reports false if the
-// record has changed meanwhile: then there may be more.
+// sweep deletes the claims of a session that are not on its record's lease: a move was not
+// finished. Where the record is on no lease it is deleted too. It reports false if the record has
+// changed meanwhile, for then there may be more.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
 	since := func(from, end string) *pb.RequestOp {
-		return doRange(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), KeysOnly: true,
-			MinCreateRevision: rec.CreateRevision})
+		r := keysOf(within(from, end), 0)
+		r.MinCreateRevision = rec.CreateRevision
+		return doRange(r)
 	}
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
 		since(s.prefix, s.prefix+noLine), since(s.prefix+pastNoLine, etcdwire.PrefixEnd(s.prefix))}})
@@ -86,8 +88,7 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 		}
 	}
 	done, err := s.wire.Limit.InChunks(len(left), func(from, to int) (bool, error) {
-		return s.sweepSome(ctx, what,
-			rec, left[from:to])
+		return s.sweepSome(ctx, what, rec, left[from:to])
 	})
 	if err != nil || done < len(left) {
 		return false, err
@@ -104,28 +105,18 @@ func (s *Store) isClaimOf(key, session string) bool {
 	return s.isClaim(key) && whose == session
 }
 
-// sweepSome deletes keys in one Txn, each if it is the one that was seen.
+// sweepSome deletes keys in one Txn, if the record is still the one that was read.
 func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue,
 ) (bool, error) {
-	req := &pb.TxnRequest{Compare: []*pb.Compare{ifMod(string(rec.Key), rec.ModRevision)}}
-	for _, kv := range keys {
-		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(string(kv.Key), kv.CreateRevision)},
-			Success: []*pb.RequestOp{doDelete(string(kv.Key))},
-		}}})
-	}
-	resp, _, err := s.wire.Txn(ctx, what, req)
-	if err != nil {
-		return false, err
-	}
-	return resp.Succeeded, nil
+	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifMod(string(rec.Key), rec.ModRevision)}, Success: removals(keys)})
+	return err == nil && resp.Succeeded, err
 }
 
 // Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	dir := s.prefix + sessions
-	resp, err := s.wire.Get(ctx, "list sessions", &pb.RangeRequest{Key: []byte(dir),
-		RangeEnd: []byte(etcdwire.PrefixEnd(dir))})
+	resp, err := s.wire.Get(ctx, "list sessions", under(dir))
 	if err != nil {
 		return nil, err
 	}
@@ -142,36 +133,15 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
-	dir := s.lineDir(name)
-	resp, err := s.wire.Get(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.RangeRequest{Key: []byte(dir),
-		RangeEnd:          []byte(etcdwire.PrefixEnd(dir)),
-		MinCreateRevision: int64(token), MaxCreateRevision: int64(token), KeysOnly: true})
+	what := verb("remove a claim on", name)
+	r := keysOf(under(s.lineDir(name)), 0)
+	r.MinCreateRevision, r.MaxCreateRevision = int64(token), int64(token)
+	resp, err := s.wire.Get(ctx, what, r)
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
-	key := string(resp.Kvs[0].Key)
-	_, _, err = s.wire.Txn(ctx, fmt.Sprintf("remove a claim on %q", name), &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(key, int64(token))}, Success: []*pb.RequestOp{doDelete(key)}})
+	_, _, err = s.wire.Txn(ctx, what, &pb.TxnRequest{Success: removals(resp.Kvs)})
 	return err
-}
-
-// EndLease implements [driver.Admin]. The ID is the session's, which keeps it also when its keys
-// have moved to another etcd lease.
-func (s *Store) EndLease(ctx context.Context, id string) error {
-	first, err := strconv.ParseInt(id, 16, 64)
-	if err != nil {
-		return refused("end lease", strconv.Quote(id)+" is not the ID of a lease")
-	}
-	resp, err := s.wire.Get(ctx, "end lease "+id, &pb.RangeRequest{Key: []byte(s.sessionKey(first))})
-	if err != nil {
-		return err
-	}
-	if len(resp.Kvs) > 0 && resp.Kvs[0].Lease != 0 && resp.Kvs[0].Lease != first {
-		if err := s.wire.Revoke(ctx, "end lease "+id, resp.Kvs[0].Lease); err != nil {
-			return err
-		}
-	}
-	return s.wire.Revoke(ctx, "end lease "+id, first)
 }
 
 // glances is how many leases are asked about at once.
@@ -181,12 +151,10 @@ const glances = 16
 // nothing is told: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
-	for len(leases) > 0 {
-		n := min(chunk, len(leases))
-		if err := s.leasesNow(ctx, leases[:n], ids); err != nil {
+	for some := range slices.Chunk(leases, chunk) {
+		if err := s.leasesNow(ctx, some, ids); err != nil {
 			return nil, err
 		}
-		leases = leases[n:]
 	}
 	var (
 		wg    sync.WaitGroup
@@ -214,12 +182,11 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, errors.Join(errs...)
 }
 
-// leasesNow finds the leases that these sessions have at present: one keeps its first lease's ID,
-// also on another one.
+// leasesNow adds the etcd leases that these sessions are on at present.
 func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[string]int64) error {
 	req := &pb.TxnRequest{}
 	for _, id := range sessionIDs {
-		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(s.prefix + sessions + id)}))
+		req.Success = append(req.Success, doGet(s.prefix+sessions+id))
 	}
 	resp, _, err := s.wire.Txn(ctx, "read sessions", req)
 	if err != nil {
@@ -233,8 +200,8 @@ func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[stri
 	return nil
 }
 
-// leaseOf returns the lease that a session's record hangs on; 0: none, or not what others go by.
-// Without a record the claim is another program's.
+// leaseOf returns the lease that a session's record is on. Without a record the claim is another
+// program's, under the lease of that ID. 0: there is none, or its waiters go by a heartbeat.
 func leaseOf(id string, kv *mvccpb.KeyValue) int64 {
 	if kv == nil {
 		lease, _ := strconv.ParseInt(id, 16, 64)

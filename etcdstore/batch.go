@@ -19,37 +19,35 @@ import (
 
 // Claims and releases of one lease go to etcd in batches.
 //
-// An operation goes at once, alone, and in its caller's own goroutine, while few others are under
-// way, all of them alone: who is alone never waits for company. Otherwise it waits until one of
-// those returns; then all that wait go in one Txn, each as a Txn within it, with its own
-// compares: so one whose compare fails leaves the others alone. Of what etcd answers with an
-// error it has done all or nothing, though one of them may be to blame; then they go again in
-// halves, down to the one that is. Each is safe to repeat, and where it may have been done (see
-// etcdwire.Definite) it is in doubt: a claim that then finds its key knows it for its own.
+// An operation goes at once, alone and in its caller's goroutine, while few others are under way
+// and all of them alone. Otherwise it is queued until one of those returns. Then all that are
+// queued go in one Txn, each as a Txn within it with its own compares: one whose compare fails does
+// not fail the others.
 //
-// etcd decides all compares before it writes anything, and gives all keys of a Txn one revision.
-// So no two operations on one name go together: two claims would stand in the line under one
-// token.
+// Where etcd answers with an error it has done all of the Txn or nothing. If one operation alone
+// may be to blame they go again in halves, down to that one. Each may be repeated. One that may
+// have been carried out (see etcdwire.Definite) is in doubt: a claim that then finds its key takes
+// it for its own.
+//
+// No two operations on one name go together: etcd gives all keys of a Txn one revision, so two
+// claims would have one token.
 
 // How many Txns of a lease are under way at once. On two cores with etcd beside it, a lock and
-// unlock on names of their own cost 277 µs of both processors' time by themselves, 127 µs where
-// 64 goroutines shared two Txns that were always under way, and 100 µs in one: so short queues
-// get one. With 1,024 goroutines the cost is the same for one and eight, about 80 µs, and locks
-// per second grew from one to four (1.7, 2.2 and 2.5 times those of etcd's own Mutex for one, two
-// and four): so full ones get more.
+// unlock cost 277 µs of processor time alone; with 64 goroutines 127 µs in two Txns at a time, and
+// 100 µs in one: a short queue gets one. With 1,024 goroutines one and eight cost the same, and
+// locks per second grew up to four: a queue that fills them gets more.
 const (
-	// maxAlone is how many operations may be under way by themselves.
+	// maxAlone is how many operations may be under way alone.
 	maxAlone = 4
-	// maxBatches is how many Txns of several may be; more than one only while enough wait to fill
-	// another.
+	// maxBatches is how many Txns of several may be: a second one only when enough wait to fill it.
 	maxBatches = 4
-	// bytesTogether bounds what goes together. etcd takes requests of 1.5 MiB by default; one
-	// operation that is larger than this goes alone.
+	// bytesTogether bounds the bytes of one Txn. etcd takes 1.5 MiB by default; a single operation
+	// may be larger than this.
 	bytesTogether = 256 << 10
 )
 
-// batcher is where operations of a lease wait for each other. As long as any waits, some batch or
-// some single operation is under way, and whoever returns takes those along that wait.
+// batcher has the operations of a lease that are queued. While any is, some batch or some single
+// operation is under way, and whoever returns takes the queued ones along.
 type batcher struct {
 	w *etcdwire.Wire
 	j *journal
@@ -58,19 +56,19 @@ type batcher struct {
 	alone   int        // operations under way by themselves
 	batches int        // batches under way
 	queue   []*op
-	bytes   int       // of what waits
+	bytes   int       // of what is queued
 	moved   time.Time // when something was sent or returned last
 }
 
-// op is one operation that waits, or goes with others.
+// op is one operation that is queued, or goes with others.
 type op struct {
 	name   string
 	req    *pb.TxnRequest  // with the record that it leaves
 	bare   *pb.TxnRequest  // without
 	record *releaseRecord  // nil: it leaves none
 	ctx    context.Context // its caller's
-	batch  *batch          // what it goes with; nil: it waits
-	left   bool            // its caller has given up
+	batch  *batch          // what it goes with; nil: it is queued
+	given  bool            // its caller has given up
 	size   int             // about how many bytes it has
 	done   chan struct{}   // closed when what follows is known
 
@@ -87,9 +85,9 @@ type batch struct {
 	waiting int // callers that have not given up
 }
 
-// send runs an operation on one name, which may go in one Txn with those on other names. The
-// revision of its answer is that of the whole Txn. Where ctx ends while the operation waits, it
-// is not sent, and there is no doubt. Record is what it leaves in a journal, if anything.
+// send runs an operation on one name. The revision of its answer is that of the whole Txn it went
+// in. Where ctx ends while it is queued it is not sent, and there is no doubt. Record is what it
+// leaves in a journal, if anything.
 func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *releaseRecord,
 ) (*pb.TxnResponse, bool, error) {
 	p.mu.Lock()
@@ -106,8 +104,7 @@ func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnReques
 	o := &op{name: name, req: record.with(req), bare: req, record: record, ctx: ctx, done: make(chan struct{})}
 	o.size = weight(o.req)
 	p.queue = append(p.queue, o)
-	// What is under way may lie with a member that is silent, and the next request go to another
-	// one.
+	// What is under way may lie with a silent member, and the next request go to another one.
 	stuck := time.Since(p.moved) > etcdwire.Patience
 	if p.bytes += o.size; p.batches < maxBatches && (stuck || p.fullLocked()) {
 		p.startLocked()
@@ -139,18 +136,17 @@ func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error
 	return nil, o.doubt, w.Explain(o.ctx, verb(what, o.name), o.out)
 }
 
-// giveUp notes that the operation's caller waits no more. It reports whether the operation has
-// been sent.
+// giveUp notes that the operation's caller waits no more. It reports whether it was sent.
 func (p *batcher) giveUp(o *op) (sent bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dequeueLocked(o) {
 		return false
 	}
-	o.left = true
+	o.given = true
 	if o.batch.waiting--; o.batch.waiting == 0 {
-		// One whose time is over ends by itself, and is told so: cancelled, it would leave a
-		// silent member unblamed.
+		// One whose time is over ends by itself: a cancelled call would leave the silent member
+		// unblamed.
 		if end, ok := o.batch.ctx.Deadline(); !ok || time.Now().Before(end) {
 			o.batch.cancel()
 		}
@@ -158,7 +154,7 @@ func (p *batcher) giveUp(o *op) (sent bool) {
 	return true
 }
 
-// withdraw takes an operation that waits out of the queue. It reports false for one that was sent.
+// withdraw takes an operation out of the queue. It reports false for one that was sent.
 func (p *batcher) withdraw(o *op) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +174,7 @@ func (p *batcher) dequeueLocked(o *op) bool {
 	return true
 }
 
-// done ends an operation that was under way alone. Those who have waited meanwhile go on.
+// done ends an operation that was under way alone, and has the queued ones sent.
 func (p *batcher) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +184,7 @@ func (p *batcher) done() {
 	}
 }
 
-// startLocked begins to send those who wait, batch after batch.
+// startLocked begins to send what is queued, batch after batch.
 func (p *batcher) startLocked() {
 	p.batches++
 	go func() {
@@ -200,13 +196,13 @@ func (p *batcher) startLocked() {
 	}()
 }
 
-// fullLocked reports whether enough wait for a whole Txn.
+// fullLocked reports whether enough are queued for a whole Txn.
 func (p *batcher) fullLocked() bool {
 	return len(p.queue) >= p.w.Limit.Ops()-2 || p.bytes >= bytesTogether
 }
 
-// gather lets those go on who have just had their answers: many come back at once, and whoever is
-// first would go alone, at the price of a whole request.
+// gather lets those run who have just had their answers: many come back at once, and the first
+// would go alone, at the price of a whole request.
 func (p *batcher) gather() {
 	for last, now, full := -1, 0, false; now > last && !full; {
 		last = now
@@ -217,9 +213,8 @@ func (p *batcher) gather() {
 	}
 }
 
-// fill takes as many of those who wait as may go together. It returns nil, and ends the batches
-// of its goroutine, where none wait or, unless the goroutine is new, so few that they better go
-// with those of another.
+// fill takes as many out of the queue as may go together. Nil ends its goroutine's batches: nothing
+// is queued or, unless the goroutine is new, so little that it had better go with another's.
 func (p *batcher) fill(anew bool) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -261,7 +256,7 @@ func (p *batcher) fill(anew bool) *batch {
 }
 
 // limit returns the batch's context, which ends when the last of the callers' does. A deadline is
-// told as such: a member that has said nothing until then is left.
+// passed on as one: who is silent until a deadline is blamed, who is cancelled is not.
 func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	var last time.Time
 	for _, o := range t.ops {
@@ -276,7 +271,7 @@ func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithDeadline(ctx, last)
 }
 
-// sendOps sends operations of a batch, at most so many at once, and has their callers know the
+// sendOps sends operations of a batch, at most so many at once, and gives their callers the
 // answers.
 func (p *batcher) sendOps(t *batch, all []*op, most int) {
 	for len(all) > 0 {
@@ -348,27 +343,26 @@ func (p *batcher) present(all []*op) []*op {
 	defer p.mu.Unlock()
 	var some []*op
 	for _, o := range all {
-		if !o.left {
+		if !o.given {
 			some = append(some, o)
 		}
 	}
 	return some
 }
 
-// pack returns one request for all operations.
+// pack returns one request for all operations, and unpack gives each its answer, with the header of
+// the whole.
 func pack(some []*op) *pb.TxnRequest {
 	if len(some) == 1 {
 		return some[0].req
 	}
 	req := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(some))}
 	for i, o := range some {
-		req.Success[i] = &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: o.req}}
+		req.Success[i] = doTxn(o.req)
 	}
 	return req
 }
 
-// unpack gives each operation its answer. Those within a Txn's have no revision of their own in
-// their header.
 func unpack(resp *pb.TxnResponse, some []*op) error {
 	if len(some) == 1 {
 		some[0].resp = resp
@@ -396,9 +390,8 @@ func dropRecords(some []*op) (had bool) {
 	return had
 }
 
-// ofOne reports whether one of several operations may be to blame for an error that all of them
-// have had: its key may be forbidden, its value too large, its lease gone; and where etcd is full
-// it takes no put, but it does take what only deletes.
+// ofOne reports whether one of several operations may be to blame for the error of all: its key is
+// forbidden, its value too large, its lease gone; or etcd is full and takes no put.
 func ofOne(err error) bool {
 	known := rpctypes.Error(err)
 	for _, e := range []error{rpctypes.ErrPermissionDenied, rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseNotFound,

@@ -228,7 +228,7 @@ func TestSimulatedBatchWithAnAnswerOfAnotherKind(t *testing.T) {
 		all := claimingAll(t, l, "x", 3)
 		open()
 		for i, f := range all {
-			if got := <-f; got.err == nil || final(got.err) {
+			if got := <-f; got.err == nil || driver.IsFinal(got.err) {
 				t.Errorf("seed 1: Claim = %v, want an unknown etcdwire.Outcome", got.err)
 			}
 			name := fmt.Sprint("x", i)

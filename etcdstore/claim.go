@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -16,10 +17,13 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Claim implements [driver.Lease]. Claims on different names enter together, those on one name in
-// order. Where any is a Try they enter one after another: where one is taken, those with Try that
-// entered before it in the same call are taken out again.
+// Claim implements [driver.Lease]. Without a Try, claims on different names enter at the same time
+// and those on one name in order. With a Try all enter one after another, and where one is taken,
+// the tries that entered before it are taken out again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	if err := checkClaims(claims...); err != nil {
+		return nil, err
+	}
 	if len(claims) > 1 && !slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try }) {
 		return l.claimMany(ctx, claims)
 	}
@@ -44,8 +48,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, nil
 }
 
-// several is how many claims or releases of one call are under way at once: enough to fill all
-// batches.
+// several is how many claims or releases of one call are under way at once: they fill all batches.
 const several = maxBatches * 128
 
 // inParallel calls do for 0 to n-1, several at a time, until all are done or one says stop.
@@ -66,9 +69,9 @@ func inParallel(n int, do func(i int) (stop bool)) {
 	all.Wait()
 }
 
-// claimMany enters claims of which none is a Try. Where one fails those that have not begun are
-// left out. Its error is the first whose outcome is unknown, so that no final answer
-// hides a claim that may stand.
+// claimMany enters claims of which none is a Try. Where one fails, those that have not begun are
+// left out. It returns the first error with an unknown outcome before any final one, for a claim
+// may stand.
 func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
 	places, errs := make([]driver.Place, len(claims)), make([]error, len(claims))
 	names := byName(claims)
@@ -82,7 +85,7 @@ func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.
 	})
 	var first error
 	for _, err := range errs {
-		if err != nil && (first == nil || final(first) && !final(err)) {
+		if err != nil && (first == nil || driver.IsFinal(first) && !driver.IsFinal(err)) {
 			first = err
 		}
 	}
@@ -109,9 +112,6 @@ func byName(claims []driver.Claim) (names [][]int) {
 
 // claim enters one claim, or finds its place again.
 func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
-	if why := wrong(c); why != "" {
-		return driver.Place{}, refused(verb("claim", c.Name), why)
-	}
 	sl := l.seats.open(storeutil.SeatOf(c))
 	defer l.seats.drop(sl)
 	if err := sl.lock(ctx); err != nil {
@@ -121,7 +121,7 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 	return l.claimIn(ctx, sl, c, l.stand)
 }
 
-// enterFunc enters a claim, which the seat was made ready for. The caller has the seat's turn.
+// enterFunc enters a claim of which begin has been called. The caller has the seat's turn.
 type enterFunc func(context.Context, *claimState, driver.Claim) (driver.Place, error)
 
 // claimIn enters c by enter, or finds its place again. The caller has the seat's turn.
@@ -132,16 +132,14 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 	if l.seats.wasSpent(c.ID) {
 		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
 	}
-	// A place that another ID has, or had and may still get, is never taken up: it may be about
-	// to be released. Nor is one that we failed to take out.
+	// Another ID's place is not taken up, nor one that could not be taken out: a release of it may
+	// be under way.
 	l.seats.mu.Lock()
 	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
-	other := sl.slots
 	differs := sl.id != "" && !stale && sl.slots != c.Slots
 	l.seats.mu.Unlock()
 	if differs {
-		return driver.Place{}, refused(verb("claim", c.Name),
-			fmt.Sprintf("under the same ID it was claimed with %s, not %s", countSlots(other), countSlots(c.Slots)))
+		return driver.Place{}, refused(verb("claim", c.Name), "the same ID was claimed with other slots")
 	}
 	if stale {
 		if err := l.retract(ctx, sl, nil); err != nil {
@@ -154,7 +152,7 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 	}
 	p, err := enter(cctx, sl, c)
 	l.seats.finish(sl)
-	if err == nil || !final(err) {
+	if err == nil || !driver.IsFinal(err) {
 		return p, err
 	}
 	// A final answer promises that nothing is left in the line and nothing will come.
@@ -162,14 +160,12 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 		return p, rerr
 	}
 	if isGone(err) {
-		l.seats.mu.Lock()
-		l.seats.spent.Add(c.ID) // what is gone never exists again
-		l.seats.mu.Unlock()
+		l.seats.spend(c.ID) // what is gone never exists again
 	}
 	return p, err
 }
 
-// stand enters c, unless it stands already.
+// stand enters c, unless it stands already. The caller has the seat's turn.
 func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
 	l.seats.mu.Lock()
 	p := sl.placeLocked()
@@ -194,7 +190,7 @@ func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driv
 	return p, nil
 }
 
-// enter puts the claim's key. The caller has the turn and has called begin.
+// enter puts the claim's key. The caller has the seat's turn and has called begin.
 func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
 	for lean := c.Slots == 0 && !c.Try; ; {
 		at := l.ref()
@@ -231,8 +227,8 @@ func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driv
 	}
 }
 
-// sendEntry sends the Txn of an entry. Shared claims go alone: their Txns are wide, and each
-// changes the line that the next one compares.
+// sendEntry sends the Txn of an entry. A shared claim goes alone: its Txn is wide, and changes the
+// line that the next one's compares are about.
 func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	if c.Slots != 0 {
 		return l.s.wire.Txn(ctx, verb("claim", c.Name), req)
@@ -240,8 +236,8 @@ func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnReques
 	return l.batch.send(ctx, "claim", c.Name, req, nil)
 }
 
-// failed deals with an entry whose compares failed, by what it has read. Done says that the claim
-// needs no further try.
+// failed deals with an entry whose compares failed, by what was read. Done says that there is no
+// further try. The caller has the seat's turn.
 func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef, resp *pb.TxnResponse,
 ) (p driver.Place, err error, done bool) {
 	own, rec := one(resp, 0), one(resp, 1)
@@ -251,8 +247,8 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	case own != nil:
 		return l.adopt(ctx, sl, c, own)
 	case rec.ModRevision != at.mark:
-		// Another name's claim was retracted meanwhile, or all were moved. Puts of ours from
-		// before can no longer enter.
+		// A claim on another name was retracted meanwhile, or all were moved. Earlier puts of ours
+		// can no longer enter.
 		l.learn(rec.ModRevision, rec.Lease)
 	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
 		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
@@ -263,8 +259,8 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	return p, nil, false
 }
 
-// entry is the Txn that puts a claim: only if the session's record is as we know it and the key
-// is not there, with Try only if it then holds. It learns in the same step what stands before it.
+// entry is the Txn that puts a claim: only if the session's record is as we know it and the key is
+// not there, and a Try only if it then holds. It reads who stands before it.
 func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
 	if c.Slots != 0 {
 		return l.sharedEntry(ctx, sl, c, at)
@@ -280,14 +276,14 @@ func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at le
 		req.Failure = append(req.Failure, neighbours(dir)) // who is in its way
 		return req, nil
 	}
-	// In a Txn reads see what stands before them in its list, so ours is not among these.
+	// The read comes before the put, and does not see it.
 	req.Success = []*pb.RequestOp{neighbours(dir), doPut(sl.key, c.Value, at.id)}
 	return req, nil
 }
 
 // adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it
-// was in doubt; otherwise somebody else wrote it, and it is removed. Done says that the claim
-// needs no further try.
+// was in doubt. Otherwise somebody else wrote it, and it is removed. Done says that there is no
+// further try. The caller has the seat's turn.
 func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue,
 ) (driver.Place, error, bool) {
 	l.seats.mu.Lock()
@@ -302,11 +298,11 @@ func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *
 	return p, err, true
 }
 
-// entered notes that the claim stands, and returns its place. Who enters behind a claim that
-// holds from the start sees that it does.
+// entered notes that the claim stands, and returns its place. The caller has the seat's turn.
 func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Place {
 	l.seats.mu.Lock()
-	sl.token, sl.mod, sl.shown = uint64(create), mod, held
+	sl.token, sl.mod = uint64(create), mod
+	sl.shown = held // whoever enters behind a claim that holds sees that it does
 	p := sl.placeLocked()
 	l.seats.mu.Unlock()
 	p.Held = held
@@ -314,16 +310,14 @@ func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Pla
 	return p
 }
 
-// sharedEntry is entry for a claim with slots. That no shared claim with another number stands is
-// compared too: of two that enter at once the later finds the earlier.
+// sharedEntry is entry for a claim with slots. It compares that no shared claim with another number
+// stands: of two that enter at once the later fails.
 func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
 	dir := l.s.lineDir(c.Name)
 	same := slotsDir(dir, c.Slots)
 	below, above := [2]string{dir + etcdwire.SharedMark, same}, [2]string{etcdwire.PrefixEnd(same), dir +
 		etcdwire.SharedEnd}
-	other := func(in [2]string) *pb.RequestOp {
-		return doRange(&pb.RangeRequest{Key: []byte(in[0]), RangeEnd: []byte(in[1]), Limit: 1, KeysOnly: true})
-	}
+	other := func(in [2]string) *pb.RequestOp { return doRange(keysOf(within(in[0], in[1]), 1)) }
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0), ifEmpty(below[0], below[1]),
 			ifEmpty(above[0], above[1])},
@@ -336,8 +330,7 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 		return req, nil
 	case c.Slots == driver.Unlimited:
 		req.Compare = append(req.Compare, ifEmpty(dir, dir+etcdwire.SharedMark))
-		req.Failure = append(req.Failure, doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dir +
-			etcdwire.SharedMark), KeysOnly: true, Limit: nearby}))
+		req.Failure = append(req.Failure, doRange(keysOf(within(dir, dir+etcdwire.SharedMark), nearby)))
 	default:
 		rev, err := l.room(ctx, sl, c)
 		if err != nil {
@@ -349,15 +342,12 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 	return req, nil
 }
 
-// room returns a revision at which one more claim on the semaphore would have held. Without room
-// it is [driver.ErrTaken]: nothing needs to enter, stand in others' way for a moment, and be
-// taken out again.
+// room returns a revision at which one more claim on the semaphore would have held, or
+// [driver.ErrTaken]: a claim without room need not enter, be in others' way, and be taken out.
 func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64, error) {
 	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
 	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}),
-		doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Limit: int64(c.Slots),
-			KeysOnly: true}),
+		doFind(sl.key), doRange(keysOf(under(dir), c.Slots)),
 	}})
 	if err != nil {
 		return 0, err
@@ -381,47 +371,32 @@ func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64
 	return resp.Header.Revision, nil
 }
 
-// mixed is the error for a claim whose slots are not those of other, which stands in the line.
+// mixed is the error for a claim whose slots differ from those of other, which stands in the line.
 func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error {
 	n, _ := parseClaim(l.s.lineDir(c.Name), string(other.Key))
-	return refused(what,
-		fmt.Sprintf("the claims in the line have %s, this one %s: all who share a name must give the same number",
-			countSlots(n), countSlots(c.Slots)))
+	return fmt.Errorf("etcd: %s: %w", what, driver.Misfit(c.Name, n, c.Slots))
 }
 
-// free says whether the claim that this Txn entered holds, from what it read of those before.
+// free says whether the claim that this Txn entered holds, by what it read.
 func free(slots int, entered *pb.TxnResponse) bool {
 	held, _ := verdict("", slots, found(entered, 0), found(entered, 1))
 	return held
 }
 
-// wrong says what is wrong with c, "" if nothing.
-func wrong(c driver.Claim) string {
-	for i := 0; i < len(c.Seat); i++ {
-		if b := c.Seat[i] | 0x20; (b < 'a' || b > 'z') && (c.Seat[i] < '0' || c.Seat[i] > '9') {
-			return fmt.Sprintf("a seat has letters and digits only, not %q", c.Seat)
-		}
-	}
-	if len(c.Seat) > seatMax {
-		return fmt.Sprintf("a seat has %d letters and digits at most, %q has %d", seatMax, c.Seat, len(c.Seat))
-	}
-	if c.Slots < driver.Unlimited {
-		return fmt.Sprintf("a claim cannot have %d slots", c.Slots)
-	}
-	return ""
-}
-
+// seatMax is how many letters and digits a seat has at most.
 const seatMax = 16
 
-// countSlots says a number of slots in words.
-func countSlots(n int) string {
-	switch n {
-	case 0:
-		return "no slots"
-	case 1:
-		return "1 slot"
-	case driver.Unlimited:
-		return "any number of slots"
+// checkClaims returns an ErrRefused for claims that cannot be made.
+func checkClaims(claims ...driver.Claim) error {
+	if err := driver.CheckClaims(claims...); err != nil {
+		return fmt.Errorf("etcd: claim: %w", err)
 	}
-	return fmt.Sprintf("%d slots", n)
+	odd := func(c rune) bool { return (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') }
+	for _, c := range claims {
+		if len(c.Seat) > seatMax || strings.ContainsFunc(c.Seat, odd) {
+			return refused(verb("claim", c.Name), fmt.Sprintf("a seat has at most %d letters and digits, and nothing else, not %q",
+				seatMax, c.Seat))
+		}
+	}
+	return nil
 }

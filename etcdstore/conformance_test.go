@@ -20,7 +20,7 @@ import (
 // stalls for longer would fail a test of something else.
 func openAt(t testing.TB, c etcdstore.Config) *etcdstore.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
 		s, err := etcdstore.Open(ctx, c)

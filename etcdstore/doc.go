@@ -8,10 +8,10 @@
 // line by their create revisions.
 //
 // etcd's keepalive does not go through consensus: a leader that was cut off and paused still
-// acknowledges renewals while the majority revokes the lease. So a renewal counts only when a
-// linearizable read on the same connection has found the session's own key in place, and then two
-// requests went through the log at one member, in the raft term of the grant. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7: older ones answer linearizable
-// reads with old state after a pause.
+// acknowledges renewals while the majority revokes the lease. So a renewal counts only when, after
+// it, a linearizable read was answered on the same connection, and then two requests went through
+// the log at one member, in the raft term of the grant. That needs etcd 3.4.42, 3.5.28, 3.6.9 or
+// 3.7: older ones answer linearizable reads with old state after a pause.
 //
 // A session with a ttl below 2 s, or with [Options.Heartbeat], rewrites a key of its own each
 // renewal. Whoever waits right behind it watches that key, and ends the session when it has not

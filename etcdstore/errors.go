@@ -19,11 +19,6 @@ func isGone(err error) bool { return errors.Is(err, driver.ErrGone) }
 // forbidden reports whether the user has no right to a key. Other keys may still be open to it.
 func forbidden(err error) bool { return errors.Is(err, rpctypes.ErrPermissionDenied) }
 
-// final reports whether err is one of the answers that a caller takes for the last word.
-func final(err error) bool {
-	return isGone(err) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused)
-}
-
 // verb names what is done to which name, for errors.
 func verb(what, name string) string { return fmt.Sprintf("%s %q", what, name) }
 

@@ -267,8 +267,7 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 		probe := key + "primacy-doctor"
 		_, _, err := s.wire.Txn(ctx, "permissions", &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
-			Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key),
-				RangeEnd: []byte(etcdwire.PrefixEnd(key)), Limit: 1}),
+			Success: []*pb.RequestOp{doRange(keysOf(under(key), 1)),
 				doPut(probe, nil, 0), doDelete(probe + "-")}, // etcd refuses to put and delete one key
 		})
 		switch {

@@ -110,21 +110,15 @@ func byHand(t *testing.T, s *etcdstore.Store) {
 		if err := s.RemoveClaim(soon(t), "hand", pa.Token); err != nil {
 			t.Error(err)
 		}
-		if err := s.EndLease(soon(t), b.ID()); err != nil {
-			t.Error(err)
-		}
+	}
+	if err := b.Close(soon(t)); err != nil {
+		t.Error(err)
 	}
 	if ln := line(t, s, "hand"); ln.Holder == nil || ln.Holder.Owner != "other" || len(ln.Waiters) > 0 {
 		t.Errorf("the line is %+v, want only the other", ln)
 	}
 	if ln := line(t, s, "hand/other"); ln.Holder == nil || ln.Holder.Owner != "run-1" {
 		t.Errorf("the line of another name is %+v", ln)
-	}
-	if err := b.Renew(soon(t)); !errors.Is(err, driver.ErrGone) {
-		t.Errorf("an ended lease: %v, want ErrGone", err)
-	}
-	if err := s.EndLease(soon(t), "nonsense"); !errors.Is(err, driver.ErrRefused) {
-		t.Errorf("a nonsensical ID: %v, want ErrRefused", err)
 	}
 	for _, l := range []driver.Lease{a, c} {
 		if err := l.Close(soon(t)); err != nil {

@@ -12,14 +12,14 @@ import (
 
 var _ driver.Exchanger = (*lease)(nil)
 
-// Exchange implements [driver.Exchanger]. Where the place stands and no put of it is in doubt,
-// and there is nothing on the new seat, it is one Txn; otherwise a release and after it a claim.
+// Exchange implements [driver.Exchanger]. It is one Txn where the place stands, no put of it is in
+// doubt and nothing is on the new seat; otherwise a release and a claim.
 //
-// A Txn that arrives late compares the old key, the new one and the session's mark: it does
-// nothing once either half was repeated.
+// A Txn that arrives late compares the old key, the new one and the session's mark: once either
+// half was repeated it does nothing.
 func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
-	if why := l.unfit(p, c); why != "" {
-		return driver.Place{}, refused(verb("exchange", p.Name), why)
+	if err := l.checkExchange(p, c); err != nil {
+		return driver.Place{}, err
 	}
 	from, to := l.seats.open(storeutil.SeatAt(p)), l.seats.open(storeutil.SeatOf(c))
 	defer l.seats.drop(from)
@@ -39,7 +39,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	if !whole || p.Record != nil { // which a release leaves
 		return l.oneByOne(ctx, from, to, p, c)
 	}
-	// Inside, so that a Release of the new claim finds it from the beginning.
+	// Under claimIn, so that a Release of the new claim finds it from the beginning.
 	entered, err := l.claimIn(ctx, to, c, func(ctx context.Context, to *claimState, c driver.Claim) (driver.Place,
 		error) {
 		return l.exchange(ctx, from, to, p, c, token)
@@ -54,27 +54,20 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	return entered, err
 }
 
-// unfit says why the place cannot be exchanged for the claim, "" if it can.
-func (l *lease) unfit(p driver.Place, c driver.Claim) string {
+// checkExchange returns an ErrRefused where p cannot be exchanged for c.
+func (l *lease) checkExchange(p driver.Place, c driver.Claim) error {
 	l.seats.mu.Lock()
 	if sl := l.seats.by[storeutil.SeatAt(p)]; sl != nil && sl.id == p.ID {
 		p.Slots = sl.slots
 	}
 	l.seats.mu.Unlock()
-	switch {
-	case p.Name != c.Name:
-		return fmt.Sprintf("the new claim is on another name, %q", c.Name)
-	case p.Seat == c.Seat:
-		return "the new claim must be on another seat"
-	case p.Slots != 0 || c.Slots != 0:
-		return "claims that are shared cannot be exchanged"
-	case c.Try:
-		return "the new claim cannot be a try"
+	if err := driver.CheckExchange(p, c); err != nil {
+		return fmt.Errorf("etcd: exchange: %w", err)
 	}
-	return wrong(c)
+	return checkClaims(c)
 }
 
-// oneByOne is Release and after it Claim, for who has both turns.
+// oneByOne is Release and then Claim. The caller has both seats' turns.
 func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim,
 ) (driver.Place, error) {
 	if err := l.releaseIn(ctx, from, p); err != nil {
@@ -83,8 +76,9 @@ func (l *lease) oneByOne(ctx context.Context, from, to *claimState, p driver.Pla
 	return l.claimIn(ctx, to, c, l.stand)
 }
 
-// exchange does the Txn until it fits what stands. Where it cannot, it releases and enters, as it
-// does where etcd refuses it: the place is given up whatever becomes of the claim.
+// exchange does the Txn until it fits what stands. Where it cannot, or etcd refuses it, it releases
+// and then enters: the place is given up whatever becomes of the claim. The caller has both seats'
+// turns.
 func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Place, c driver.Claim, token int64,
 ) (driver.Place, error) {
 	for {
@@ -98,7 +92,7 @@ func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Pla
 		case isGone(err):
 			l.end()
 			return driver.Place{}, err
-		case err != nil && !final(err):
+		case err != nil && !driver.IsFinal(err):
 			return driver.Place{}, err
 		case err == nil && resp.Succeeded:
 			l.clear(from)
@@ -114,8 +108,8 @@ func (l *lease) exchange(ctx context.Context, from, to *claimState, p driver.Pla
 	}
 }
 
-// swap is the Txn of an exchange. The old key goes first: the reads that follow must not find it
-// before the new one.
+// swap is the Txn of an exchange. The old key goes first, so that the read does not find it before
+// the new one.
 func (l *lease) swap(from string, token int64, to string, c driver.Claim, at leaseRef) *pb.TxnRequest {
 	return &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(to, 0), ifCreate(from, token)},
@@ -124,8 +118,8 @@ func (l *lease) swap(from string, token int64, to string, c driver.Claim, at lea
 	}
 }
 
-// remarked reports whether nothing but the session's mark was another one than known. It is known
-// from now on.
+// remarked reports whether the Txn failed only because the session's mark has changed, and takes
+// the new mark over.
 func (l *lease) remarked(resp *pb.TxnResponse, at leaseRef) bool {
 	own, rec := one(resp, 0), one(resp, 1)
 	if own != nil || rec == nil || rec.CreateRevision != l.born || rec.ModRevision == at.mark {

@@ -63,7 +63,7 @@ func TestSimulatedExchangeOfUnknownOutcome(t *testing.T) {
 					sent := g.capture(s.lineDir("x") + l.ID() + ".2")
 					c.Hold(0, 0, !executed, true)
 					if _, err := l.Exchange(ending(t, 500*time.Millisecond), p, reentry("2", "x2")); err == nil ||
-						final(err) {
+						driver.IsFinal(err) {
 						t.Fatalf("seed 1: Exchange = %v without an answer", err)
 					}
 					g.set(func() { g.before = nil })

@@ -13,43 +13,39 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// A heartbeat keeps a ttl shorter than etcd keeps leases.
+// A heartbeat keeps a ttl that is shorter than etcd keeps leases.
 //
-// The session has an etcd lease as every other, of a longer ttl: the base. On top of it stands
-// the heartbeat, a key that each renewal rewrites under compare of its create revision. Whoever
-// waits right behind the session watches the key and, when it has not changed for the ttl,
-// deletes it under compare of the revision seen last (see livenessWatch), and in the same Txn the
-// session's record. From then on every heartbeat fails, and so does every Txn that would let a
-// claim of the session enter or move, for each compares the record: the session is dead for good.
-// Only then its lease is revoked.
+// The session is on an etcd lease of a longer ttl, the base. On that lease is the heartbeat too, a
+// key that each renewal rewrites under a compare of its create revision. Whoever waits right behind
+// the session watches the key. When it has not changed for the ttl, the waiter deletes it under a
+// compare of the revision seen last (see livenessWatch), and the session's record in the same Txn.
+// From then on every heartbeat fails, and so does every Txn by which a claim of the session enters
+// or moves: the session is dead for good. Only then its lease is revoked.
 //
-// So a renewal is good for the ttl if its heartbeat was written, and if the base outlives it: the
-// last proof of the base must be young enough. The base is renewed as ever, beside the
-// heartbeats, which do not wait for it.
+// So a renewal is good for the ttl if its heartbeat was written and the base outlives the ttl: it
+// was proven recently. The base is renewed beside the heartbeats, which do not wait for it.
 
 const (
-	// baseLeast is the shortest base: it outlives an election of etcd's, and a move after it.
+	// baseLeast is the shortest base: it outlives an election of etcd's leader and a move after
+	// that.
 	baseLeast = 10 * time.Second
-	// baseOver is by how much a base is longer than the ttl, at least: half of it less the ttl is
+	// baseOver is how many times as long as the ttl a base is at least. Half of it less the ttl is
 	// left to prove it anew.
 	baseOver = 4
-	// muteTimes is how many heartbeats in turn the member that was asked first leaves to another
-	// one, or to nobody, before it is left.
+	// muteTimes is how many heartbeats in turn a member may leave unanswered.
 	muteTimes = 3
 )
 
 func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
 
-// instant is a moment on both clocks: the boot clock counts suspended time, and Go's is the one
-// that is faked in tests.
+// instant is a moment on both clocks: the boot clock counts suspended time, and tests fake Go's.
 type instant struct {
 	boot time.Duration
 	mono time.Time
 }
 
-// now reads the clocks. This store alone reads one to decide something: how long ago the base was
-// proven. Its leases end by themselves in etcd after that, and nothing but a clock tells a
-// heartbeat that they may have.
+// now reads the clocks. A heartbeat needs one: nothing else tells how long ago the base was proven,
+// and so whether it still stands.
 func now() instant { return instant{boottime.Now(), time.Now()} }
 
 // ago returns how long ago i was, by the clock that shows more.
@@ -61,11 +57,11 @@ type heart struct {
 	limit time.Duration // how long ago the base may have been proven
 	hedge time.Duration // after that a heartbeat that has no answer is sent to another member too
 
-	mu     sync.Mutex
-	proven instant // before the call that proved the base last
-	tried  instant // before the last call
-	pause  time.Duration
-	busy   bool // a renewal of the base is under way
+	mu       sync.Mutex
+	proven   instant // before the call that proved the base last
+	tried    instant // before the last call
+	pause    time.Duration
+	underWay bool // a renewal of the base is
 
 	mute  etcdwire.Link // the member that was asked first and has not answered of late
 	since time.Time
@@ -112,9 +108,8 @@ type beatAnswer struct {
 	err  error
 }
 
-// beatOnce writes the heartbeat. A member that does not answer at once may be frozen, and with a
-// ttl this short there is no time to find out: another one is asked too. To write it twice does
-// no harm.
+// beatOnce writes the heartbeat. A member that does not answer soon may be frozen, and a short ttl
+// leaves no time to find out: another one is asked too. It may be written twice.
 func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwire.Link, err error) {
 	first, err := r.s.wire.Members.Use()
 	if err != nil {
@@ -159,10 +154,9 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwi
 	}
 }
 
-// heard takes note of who has answered a heartbeat that began at that time and ended with err. A
-// single one is too short to blame a member, and the session may be over before a longer call has
-// found out: the one that is asked beside the first is another one next time, and the first is
-// left when it has been silent through some.
+// heard notes who has answered a heartbeat that began at that time and ended with err. One
+// heartbeat is too short to blame a member. So the one that was asked beside the first is another
+// one next time, and the first is left when it has been silent through some.
 func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.Link, answered bool, err error) {
 	if ctx.Err() == context.Canceled || r.s.wire.Context().Err() != nil {
 		return
@@ -188,10 +182,9 @@ func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdw
 
 // beatAt writes the heartbeat at one member.
 func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
-	put := &pb.PutRequest{Key: []byte(r.heart.key), IgnoreLease: true}
 	resp, err := pb.NewKVClient(at.Conn).Txn(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(r.heart.key, r.born), ifCreate(r.key, r.born)},
-		Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put}}},
+		Success: []*pb.RequestOp{doReplace(r.heart.key, nil)},
 	}, grpc.WaitForReady(false))
 	if err == nil {
 		err = r.s.wire.Same(resp.Header)
@@ -204,9 +197,9 @@ func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
 func (r *renewal) renewBaseSoon() {
 	h := r.heart
 	h.mu.Lock()
-	due := !h.busy && h.tried.ago() >= h.pause
+	due := !h.underWay && h.tried.ago() >= h.pause
 	if due {
-		h.busy, h.tried = true, now()
+		h.underWay, h.tried = true, now()
 	}
 	begun := h.tried
 	h.mu.Unlock()
@@ -219,7 +212,7 @@ func (r *renewal) renewBaseSoon() {
 		err := r.renewBase(ctx)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.busy, h.pause = false, h.limit/16
+		h.underWay, h.pause = false, h.limit/16
 		if err == nil {
 			h.proven, h.pause = begun, h.limit/4
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"flag"
+	"os"
 	"testing"
 	"time"
 
@@ -11,6 +13,16 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 )
+
+// TestMain lets more tests run beside each other than there are processors: those on real servers
+// wait most of the time.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 // open is openAt with a store that is closed at the end of the test.
 func open(t testing.TB, endpoints ...string) *etcdstore.Store {

@@ -21,7 +21,7 @@ import (
 
 var _ driver.Journal = (*Store)(nil)
 
-// journal is what a store's journals are kept by, and the records that releases leave.
+// journal keeps a store's journals, and the records that releases leave.
 type journal struct {
 	layout
 	wire   *etcdwire.Wire
@@ -37,19 +37,16 @@ func newJournal(k layout, w *etcdwire.Wire) *journal {
 		leases: &recordLeases{layout: k, wire: w, now: time.Now, known: map[recordLeaseID]leaseState{}}}
 }
 
-const (
-	recordKeyMax = 64
-	page         = 500 // keys read or removed at once
-)
+// page is how many keys are read or removed at once.
+const page = 500
 
-// Append implements [driver.Journal]. Where an earlier attempt of the same call may have kept the
-// record, and what is there is the same, nobody can tell whose it is: then the outcome
-// is unknown.
+// Append implements [driver.Journal]. Where the record is there, and an earlier attempt of the same
+// call may have put it, the outcome is unknown: nobody can tell whose it is.
 func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
 ) (there driver.Record, added bool, err error) {
 	what := verb("append to journal", name)
-	if why := wrongRecord(name, r); why != "" {
-		return there, false, refused(what, why)
+	if err := driver.CheckRecord(name, r); err != nil {
+		return there, false, fmt.Errorf("etcd: %s: %w", what, err)
 	}
 	if keep < 1 {
 		return there, false, refused(what, fmt.Sprintf("keep at least 1 record, not %d", keep))
@@ -77,7 +74,7 @@ func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep
 	return there, false, nil
 }
 
-// append is the Txn of Append. A lease for records that cannot be used is done without.
+// append is the Txn of Append. It does without a lease for records that cannot be used.
 func (j *journal) append(ctx context.Context, what, name string, r driver.Record,
 ) (resp *pb.TxnResponse, doubt bool, err error) {
 	dir := j.journalDir(name)
@@ -88,11 +85,12 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 			lease = j.leases.recordLease(ctx, at)
 		}
 		var unsure bool
+		count := under(dir)
+		count.CountOnly = true
 		resp, unsure, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(dir+r.Key, 0)},
 			Success: []*pb.RequestOp{doPut(dir+r.Key, r.Value, lease),
-				doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-					CountOnly: true})},
+				doRange(count)},
 			Failure: []*pb.RequestOp{doGet(dir + r.Key)},
 		})
 		doubt = doubt || unsure
@@ -110,7 +108,7 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 	}
 }
 
-// notGone hides that etcd does not know a lease: no claim of the caller's is gone.
+// notGone hides that etcd does not know a record's lease: nothing of the caller's is gone.
 func notGone(err error) error {
 	if isGone(err) {
 		return fmt.Errorf("the lease of the journal's records has ended: %s", err)
@@ -118,7 +116,7 @@ func notGone(err error) error {
 	return err
 }
 
-// rights says what a user lacks who is not permitted to use journals.
+// rights says what a user lacks who may not use journals.
 func (j *journal) rights(err error) error {
 	if !forbidden(err) {
 		return err
@@ -133,13 +131,12 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 		return nil, nil
 	}
 	dir := j.journalDir(name)
-	end := etcdwire.PrefixEnd(dir)
+	r := under(dir)
 	if before != "" {
-		end = dir + before
+		r = within(dir, dir+before)
 	}
-	resp, err := j.wire.Get(ctx, verb("read journal", name), &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(end),
-		Limit:     int64(limit),
-		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_KEY})
+	r.Limit, r.SortOrder, r.SortTarget = int64(limit), pb.RangeRequest_DESCEND, pb.RangeRequest_KEY
+	resp, err := j.wire.Get(ctx, verb("read journal", name), r)
 	if err != nil {
 		return nil, j.rights(err)
 	}
@@ -150,14 +147,12 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 	return all, nil
 }
 
-// Journals implements [driver.Journal]. It leaps over the rest of a journal whose records fill a
-// page.
+// Journals implements [driver.Journal]. Of a journal that fills a page it skips the rest.
 func (j *journal) Journals(ctx context.Context, prefix string) (names []string, err error) {
 	base := j.journalsDir()
 	from, end := base+escape(prefix), etcdwire.PrefixEnd(base+escape(prefix))
 	for {
-		resp, err := j.wire.Get(ctx, verb("list journals", prefix), &pb.RangeRequest{Key: []byte(from),
-			RangeEnd: []byte(end), Limit: page, KeysOnly: true})
+		resp, err := j.wire.Get(ctx, verb("list journals", prefix), keysOf(within(from, end), page))
 		if err != nil {
 			return nil, j.rights(err)
 		}
@@ -201,12 +196,11 @@ func (j *journal) trimLater(name string, keep int) {
 	})
 }
 
-// trim removes records of a journal that are beyond keep, at most page of them. More says that
-// there may be others. What fails is left to the next Append: the journal is then only longer.
+// trim removes at most page of the records beyond keep. More says that there may be others. What
+// fails is left to the next Append.
 func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	what, dir := verb("trim journal", name), j.journalDir(name)
-	resp, err := j.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		KeysOnly: true, Limit: page + 1})
+	resp, err := j.wire.Get(ctx, what, keysOf(under(dir), page+1))
 	if err != nil {
 		return false
 	}
@@ -223,31 +217,13 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	return err == nil && beyond == page
 }
 
-// wrongRecord says why a record cannot be kept, "" if it can.
-func wrongRecord(journal string, r driver.Record) string {
-	odd := strings.IndexFunc(r.Key, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-.:+_",
-			c))
-	})
-	switch {
-	case journal == "":
-		return fmt.Sprintf("the journal of the record %q has no name", r.Key)
-	case r.Key == "" || len(r.Key) > recordKeyMax || odd >= 0:
-		return fmt.Sprintf("a record's key is 1 to %d letters, digits and -.:+_, not %q", recordKeyMax, r.Key)
-	case len(r.Value) > driver.MaxRecord:
-		return fmt.Sprintf("the record %q has %d bytes, at most %d can be kept", r.Key, len(r.Value), driver.MaxRecord)
-	}
-	return ""
-}
+// The record that a place leaves is a put in the Txn that deletes the claim: it is there if that
+// Txn removed the claim, and not otherwise, however often the Txn is repeated. But etcd has more
+// reasons to refuse a put: it is full, the user may not write there, the record's lease has ended,
+// it is too large. The claim must go all the same, so the Txn is then sent without the record. That
+// is safe whatever became of the first: the one that comes second does nothing.
 
-// The record that a place leaves is a put beside the deletion, in the same Txn under the same
-// compares: it is there if this request removed the claim, and not otherwise, however often that
-// is repeated. But it gives etcd more reasons to refuse the Txn: there is no space for a put, the
-// user may not write there, its lease has ended, it is too large. The claim must go all the same,
-// so then the same Txn goes again without the record. That is safe whatever became of the first:
-// either may remove the claim, the other then finds nothing to do.
-
-// releaseRecord is a record that goes with the request that gives a place up. Nil: there is none.
+// releaseRecord is a record that goes with the Txn that gives a place up. Nil: there is none.
 type releaseRecord struct {
 	at  recordLeaseID
 	key string
@@ -255,16 +231,16 @@ type releaseRecord struct {
 }
 
 const (
-	// recordWait is how long a release waits for a lease for its record, which as a rule is
-	// known. After that the record has none, nor do others wait then for a while.
+	// recordWait is how long a release waits for a lease for its record. After that the record has
+	// none, and for a while others do not wait.
 	recordWait = time.Second
-	// recordsOff is for how long no release leaves a record, where etcd takes none.
+	// recordsOff is for how long releases leave no records after etcd has refused them.
 	recordsOff = 10 * time.Second
 )
 
-// recordOf returns the record that p leaves, nil if it has none, or one that cannot be kept.
+// recordOf returns the record that p leaves, nil if it has none or one that cannot be kept.
 func (j *journal) recordOf(ctx context.Context, p driver.Place) *releaseRecord {
-	if p.Record == nil || wrongRecord(p.Journal, *p.Record) != "" || j.isOff() {
+	if p.Record == nil || driver.CheckRecord(p.Journal, *p.Record) != nil || j.isOff() {
 		return nil
 	}
 	limit := j.leases.patience()
@@ -281,7 +257,8 @@ func (j *journal) recordOf(ctx context.Context, p driver.Place) *releaseRecord {
 	return n
 }
 
-// with returns req with the record, which comes last: the answers to all else stay where they are.
+// with returns req with the record as its last operation: the answers to the others stay where they
+// are.
 func (n *releaseRecord) with(req *pb.TxnRequest) *pb.TxnRequest {
 	if n == nil {
 		return req
@@ -289,8 +266,8 @@ func (n *releaseRecord) with(req *pb.TxnRequest) *pb.TxnRequest {
 	return &pb.TxnRequest{Compare: req.Compare, Success: append(slices.Clone(req.Success), n.put), Failure: req.Failure}
 }
 
-// sendWithRecord sends a request that leaves a record where its compares hold. Where the record
-// may be why etcd refuses it, it goes again without. N is nil for a request without a record.
+// sendWithRecord sends a request with its record, or without where that may be why etcd refuses it.
+// N is nil for a request without a record.
 func (j *journal) sendWithRecord(ctx context.Context, req *pb.TxnRequest, n *releaseRecord,
 ) (*pb.TxnResponse, etcdwire.Outcome) {
 	if n == nil || j.isOff() {
@@ -307,9 +284,8 @@ func (j *journal) sendWithRecord(ctx context.Context, req *pb.TxnRequest, n *rel
 	return resp, out
 }
 
-// blamesRecord reports whether a record may be why etcd refused what it went with: where etcd has
-// answered, and not that it is busy, or that who asks must log in anew. Of silence no record is
-// to blame, and the request may still be carried out.
+// blamesRecord reports whether a record may be why etcd refused a Txn: etcd has answered, and not
+// that it is busy or that the user must log in anew.
 func blamesRecord(err error) bool {
 	st, answered := status.FromError(err)
 	if err == nil || !answered {
@@ -323,8 +299,7 @@ func blamesRecord(err error) bool {
 	return st.Code() != codes.Unavailable && st.Code() != codes.DeadlineExceeded && st.Code() != codes.Canceled
 }
 
-// blame notes why a record was not taken, and that it was the record's fault: without it the
-// request went through.
+// blame notes why a record was refused: without it the request went through.
 func (j *journal) blame(n *releaseRecord, err error) {
 	switch known := rpctypes.Error(err); {
 	case isGone(etcdwire.Final(err)):
@@ -334,8 +309,8 @@ func (j *journal) blame(n *releaseRecord, err error) {
 	}
 }
 
-// turnOff has releases leave no records for a while: each would cost a second request, and those
-// of a batch would go one by one.
+// turnOff has releases leave no records for a while: each would cost a second request, and those of
+// a batch would go one by one.
 func (j *journal) turnOff() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -348,7 +323,7 @@ func (j *journal) isOff() bool {
 	return time.Now().Before(j.off)
 }
 
-// begin reports whether nobody trims that journal; the caller does now.
+// begin reports whether nobody trims that journal; from now on the caller does.
 func (j *journal) begin(journal string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -89,7 +89,7 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, true)
 		}
-		if err := l.Release(ending(t, 3*time.Second), leaving(p, "j", "k", "first")); err == nil || final(err) {
+		if err := l.Release(ending(t, 3*time.Second), leaving(p, "j", "k", "first")); err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Release = %v, want an unknown etcdwire.Outcome", err)
 		}
 		for m := range c.Endpoints() {
@@ -122,7 +122,7 @@ func TestSimulatedReleaseThatNeverArrivedLeavesItsRecord(t *testing.T) {
 			l := granted(t, s, "a", time.Minute)
 			p := leaving(claimed(t, l, "x"), "j", "k", "v")
 			refuse(g, putsRecord, silence)
-			if err := l.Release(ending(t, 5*time.Second), p); err == nil || final(err) {
+			if err := l.Release(ending(t, 5*time.Second), p); err == nil || driver.IsFinal(err) {
 				t.Errorf("seed 1: Release = %v, want an unknown etcdwire.Outcome", err)
 			}
 			g.set(func() { g.instead = nil })

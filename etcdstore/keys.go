@@ -31,12 +31,12 @@ const (
 	journals = "@journal/"
 	beatMark = "+"
 
-	// All keys that are not of a line begin with noLine and stand before pastNoLine: no escaped
-	// name does.
+	// All keys that are not of a line begin with noLine, and end before pastNoLine: no escaped name
+	// begins so.
 	noLine, pastNoLine = "@", "A"
 )
 
-// upper holds the digits of an escape. One spelling only: two would let one name have two lines.
+// upper holds the digits of an escape. With two spellings one name could have two lines.
 const upper = "0123456789ABCDEF"
 
 // plain reports whether c stands for itself in an escaped name.
@@ -44,8 +44,8 @@ func plain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
 }
 
-// escape writes name so that it holds neither "/" nor "@". With etcd's own layout the election
-// "a" counts the claims of "a/b" as its own, and waits for them for ever.
+// escape writes name without "/" and "@". In etcd's own layout the election "a" takes the claims of
+// "a/b" for its own, and waits for them for ever.
 func escape(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); i++ {
@@ -112,8 +112,8 @@ func stemOf(lease int64, beat time.Duration) string {
 	return hex(lease) + beatMark + strconv.FormatInt(beat.Milliseconds(), 10)
 }
 
-// parseStem returns the ID of the session that a claim's key bears, and the ttl of the heartbeat
-// that it says it has, 0 for none.
+// parseStem returns the ID of the session in a claim's key, and the ttl of its heartbeat, 0 for
+// none.
 func parseStem(key string) (session string, beat time.Duration) {
 	stem, _, _ := strings.Cut(key[strings.LastIndexByte(key, '/')+1:], ".")
 	session, ms, marked := strings.Cut(stem, beatMark)
@@ -127,9 +127,8 @@ func parseStem(key string) (session string, beat time.Duration) {
 	return session, time.Duration(n) * time.Millisecond
 }
 
-// parseClaim returns what a claim's key says of it, which is in the line whose claims begin with
-// dir: how many slots, and the session's ID, where the claim is a session's. Whatever other
-// programs wrote is exclusive, as it is among themselves.
+// parseClaim returns the slots and the session's ID in the key of a claim, which is in the line of
+// dir. Claims of other programs are exclusive.
 func parseClaim(dir, key string) (slots int, session string) {
 	session, _ = parseStem(key)
 	rest, shared := strings.CutPrefix(key, dir+etcdwire.SharedMark)
@@ -143,10 +142,9 @@ func parseClaim(dir, key string) (slots int, session string) {
 	return driver.Unlimited, session
 }
 
-// isClaim reports whether a key is laid out as a claim that a store with this prefix makes.
-// Behind the prefix of this store another one's may begin, "primacy/" and "primacy/billing/":
-// then the line "billing" of the one holds all keys of the other, whose sessions have their
-// records and heartbeats elsewhere.
+// isClaim reports whether a store with this prefix makes keys like this one. Below its prefix
+// another store's may begin, "primacy/" and "primacy/billing/": then the line "billing" holds all
+// keys of that store, whose sessions have their records elsewhere.
 func (k layout) isClaim(key string) bool {
 	rest, ours := strings.CutPrefix(key, k.prefix)
 	parts := strings.Split(rest, "/")
@@ -169,9 +167,8 @@ func (k layout) sessionKey(lease int64) string { return k.prefix + sessions + he
 // beatKey returns the key of the heartbeat of the session of that ID.
 func (k layout) beatKey(session string) string { return k.prefix + beats + session }
 
-// sessionEnd ends the range of a session's record and its requests, and of nothing else: "0"
-// follows "/" in the order of bytes, so the range holds key, and key + "/…", but not the record
-// of a lease whose ID begins with the same digits.
+// sessionEnd ends the range of a session's record and its requests. "0" follows "/": the range has
+// key and key + "/…", but no record of a lease whose ID begins with the same digits.
 func sessionEnd(key string) string { return key + "0" }
 
 // askKey returns the key of a request to the holder of name, whose session's record is record.

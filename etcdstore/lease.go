@@ -63,7 +63,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 		return nil, fmt.Errorf("etcd: grant: %w", err)
 	}
 	if err := l.register(ctx); err != nil {
-		s.wire.Later(l.revoke)
+		s.wire.Later(func(ctx context.Context) { _ = l.Close(ctx) }) // where this fails, it ends after its ttl
 		return nil, err
 	}
 	return l, nil

@@ -19,7 +19,7 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Line implements [driver.Store]. The revision is etcd's own, which grows with every write to the
+// Line implements [driver.Store]. The revision is etcd's, which grows with every write to the
 // cluster.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	what := verb("line", name)
@@ -32,9 +32,7 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 
 // readLine reads all claims on name, oldest first.
 func (s *Store) readLine(ctx context.Context, what, name string) (*pb.RangeResponse, error) {
-	dir := s.lineDir(name)
-	return s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	return s.wire.Get(ctx, what, oldestFirst(under(s.lineDir(name))))
 }
 
 // line makes a Line of what was read.
@@ -46,7 +44,7 @@ func (s *Store) line(ctx context.Context, what, name string, resp *pb.RangeRespo
 	return s.lineOf(name, resp.Kvs, resp.Header.Revision, owners), nil
 }
 
-// lineOf puts the claims in order. Whoever wrote them, they hold the line in etcd's own rules.
+// lineOf makes a Line of claims, oldest first, whoever wrote them.
 func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners map[string]owner) driver.Line {
 	line := driver.Line{Name: name, Revision: uint64(rev)}
 	slots, held := ranks(s.lineDir(name), kvs)
@@ -62,8 +60,7 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 	return line
 }
 
-// ranks returns, of all claims of a line, oldest first, how many slots each has and whether it
-// holds.
+// ranks returns how many slots each claim of a line has, oldest first, and whether it holds.
 func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 	exclusive := false // one stands before
 	for i, kv := range kvs {
@@ -82,7 +79,7 @@ func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 	return slots, held
 }
 
-// entryOf describes one claim. ID is what its key ends in.
+// entryOf describes one claim, whose key has that session ID.
 func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 	st := driver.Entry{Token: uint64(kv.CreateRevision), Value: kv.Value}
 	switch {
@@ -99,18 +96,13 @@ func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 	return st
 }
 
-// Next implements [driver.Store]. It watches the line, reads it after each signal, and from time
-// to time without one.
+// Next implements [driver.Store]. It reads the line after each signal of a watch, and now and then
+// without one.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
 	what := verb("next", name)
-	changed := make(chan struct{}, 1)
 	dir := s.lineDir(name)
-	sub := s.wire.Hub.Watch(etcdwire.Span{Key: dir, End: etcdwire.PrefixEnd(dir), Puts: true}, func() {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	})
+	changed, notify := etcdwire.Signal()
+	sub := s.wire.Hub.Watch(etcdwire.Span{Key: dir, End: etcdwire.PrefixEnd(dir), Puts: true}, notify)
 	defer sub.Stop()
 	base := &baseline{rev: int64(after), count: -1}
 	for {
@@ -129,21 +121,21 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if err != nil {
 			pause = etcdwire.Again
 		}
-		if _, err := s.wire.Pause(ctx, changed, pause); err != nil {
+		if err := s.wire.Pause(ctx, changed, pause); err != nil {
 			return driver.Line{}, fmt.Errorf("etcd: %s: %w", what, err)
 		}
 	}
 }
 
-// baseline is a revision at which the line is known to be as the caller of Next saw it.
+// baseline is a revision at which the line was as the caller of Next knows it.
 type baseline struct {
 	rev   int64
 	count int64 // how many claims stood; -1: not known yet
 }
 
-// differs reports whether the line as read differs from the one at the baseline, which otherwise
-// moves up to it. Claims that came or changed show it by their mod revision. With none of those,
-// all that stand stood before, and the line has changed only if there are fewer.
+// differs reports whether the line as read differs from the one at base, which otherwise moves up
+// to it. A claim that came or changed has a later mod revision. With none of those the line differs
+// only if there are fewer.
 func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
 	rev, count := now.Header.Revision, int64(len(now.Kvs))
 	if rev < base.rev {
@@ -162,12 +154,13 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 		return true, nil
 	}
 	if base.count < 0 {
-		old, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir),
-			RangeEnd: []byte(etcdwire.PrefixEnd(dir)), Revision: base.rev, CountOnly: true})
+		then := under(dir)
+		then.Revision, then.CountOnly = base.rev, true
+		old, err := s.wire.Get(ctx, what, then)
+		if errors.Is(err, rpctypes.ErrCompacted) {
+			return true, nil // nobody can tell any more; to show the line once too often is harmless
+		}
 		if err != nil {
-			if errors.Is(err, rpctypes.ErrCompacted) {
-				return true, nil // nobody can tell any more; to show the line once too often is harmless
-			}
 			return false, err
 		}
 		base.count = old.Count
@@ -209,22 +202,19 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	return lines, nil
 }
 
-// readLines reads all keys that begin with from, those of one line oldest first, but not what is
-// no line: journals may be long.
+// readLines reads all keys that begin with from, oldest first, but those that are of no line:
+// journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
-	oldest := func(from, end string) *pb.RangeRequest {
-		return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), SortOrder: pb.RangeRequest_ASCEND,
-			SortTarget: pb.RangeRequest_CREATE}
-	}
 	if from != s.prefix {
-		resp, err := s.wire.Get(ctx, what, oldest(from, etcdwire.PrefixEnd(from)))
+		resp, err := s.wire.Get(ctx, what, oldestFirst(under(from)))
 		if err != nil {
 			return nil, 0, err
 		}
 		return resp.Kvs, resp.Header.Revision, nil
 	}
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(oldest(from, from+noLine)), doRange(oldest(from+pastNoLine, etcdwire.PrefixEnd(from)))}})
+		doRange(oldestFirst(within(from, from+noLine))),
+		doRange(oldestFirst(within(from+pastNoLine, etcdwire.PrefixEnd(from))))}})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -238,14 +228,13 @@ type owner struct {
 	known bool   // there is one
 }
 
-// owners remembers sessions' records. They are written before the first claim and never change,
-// so they are read once.
+// owners remembers sessions' records, which never change.
 type owners struct {
 	mu   sync.Mutex
 	seen map[string]owner // by the lease's ID as keys have it
 }
 
-// ownersKept bounds the memory for leases that are long gone.
+// ownersKept bounds how many.
 const ownersKept = 10000
 
 // sessionOf returns the session's ID that a claim's key bears, where the claim is a session's.
@@ -255,8 +244,7 @@ func sessionOf(kv *mvccpb.KeyValue) string {
 }
 
 // ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as
-// of rev, when the claims stood: read any later, a lease that has expired meanwhile would look
-// like a stranger's.
+// of rev: read later, a lease that has expired meanwhile would look like another program's.
 func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64,
 ) (map[string]owner, error) {
 	out := map[string]owner{}
@@ -274,12 +262,10 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 		}
 	}
 	s.owners.mu.Unlock()
-	for len(miss) > 0 {
-		n := min(chunk, len(miss))
-		if err := s.readOwners(ctx, what, miss[:n], rev, out); err != nil {
+	for some := range slices.Chunk(miss, chunk) {
+		if err := s.readOwners(ctx, what, some, rev, out); err != nil {
 			return nil, err
 		}
-		miss = miss[n:]
 	}
 	return out, nil
 }
@@ -322,8 +308,7 @@ func ownerOf(kv *mvccpb.KeyValue) owner {
 	return owner{known: true, name: r.Owner}
 }
 
-// Ask implements [driver.Asker]. The request is a key under the holder's own lease, so it goes
-// with it.
+// Ask implements [driver.Asker]. The request is a key on the holder's own lease, and goes with it.
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	what := verb("ask", name)
 	holder, slots, err := s.holding(ctx, what, name, r.Token, false)
@@ -350,7 +335,7 @@ func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.K
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, holder.CreateRevision), there},
 		Success: []*pb.RequestOp{doPut(askKey(rec, name), value, holder.Lease)},
-		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
+		Failure: []*pb.RequestOp{doFind(key)},
 	})
 	if err != nil || resp.Succeeded {
 		return err
@@ -361,20 +346,17 @@ func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.K
 	return refused(what, "the holder is another program, which cannot be asked")
 }
 
-// Origin names the cluster whose revisions this store's tokens are: "etcd/" and the cluster's ID
-// in hex. Tokens of two origins cannot be compared. A cluster that was restored from a snapshot,
-// or started on an empty disk, counts from an earlier revision again; but etcd computes the ID
-// from --initial-cluster-token and the members' peer URLs, so only with a new token is it
-// another. With the same flags the ID stays, and tokens of before and after look alike. Restore
-// with a new --initial-cluster-token, or with --bump-revision and --mark-compacted, after which
-// revisions grow on.
+// Origin names the cluster that this store's tokens come from: "etcd/" and the cluster's ID in hex.
+// Tokens of two origins cannot be compared. etcd computes the ID from --initial-cluster-token and
+// the members' peer URLs: after a restore from a snapshot with the same flags it stays, though
+// revisions count from an earlier one again. Restore with a new token, or with --bump-revision and
+// --mark-compacted, so that revisions grow on.
 func (s *Store) Origin() string { return "etcd/" + strconv.FormatUint(s.wire.Cluster(), 16) }
 
 // ClaimKey returns the key of the claim that holds name under token, for a compare on its create
-// revision in a Txn of one's own. As long as the key stands with that create revision the claim
-// holds the name, also when it is moved to another lease. It is one linearizable read, and a
-// second one where shared claims hold the name. [driver.ErrGone] if that claim does not hold the
-// name.
+// revision in the caller's own Txn. While the key has that create revision the claim holds the
+// name, also after a move to another lease. It makes one linearizable read, or two where shared
+// claims hold the name. [driver.ErrGone] if that claim does not hold it.
 func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string, error) {
 	kv, _, err := s.holding(ctx, verb("read", name), name, token, true)
 	if err != nil {
@@ -386,18 +368,18 @@ func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string
 	return string(kv.Key), nil
 }
 
-// holding returns the claim that holds name under token, and its slots. Nil: none does. KeysOnly
+// holding returns the claim that holds name under token, and its slots; nil if none does. KeysOnly
 // leaves its value and lease out.
 func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool,
 ) (*mvccpb.KeyValue, int, error) {
 	dir := s.lineDir(name)
-	resp, err := s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		Limit: 1, KeysOnly: keysOnly,
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	r := oldestFirst(under(dir))
+	r.Limit, r.KeysOnly = 1, keysOnly
+	resp, err := s.wire.Get(ctx, what, r)
 	if err != nil || len(resp.Kvs) == 0 {
 		return nil, 0, err
 	}
-	// A claim that waits stands as well, and would pass for one that holds.
+	// A claim that waits has a token too: only the first holds for sure.
 	first := resp.Kvs[0]
 	slots, _ := parseClaim(dir, string(first.Key))
 	if uint64(first.CreateRevision) == token {

@@ -12,23 +12,22 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// livenessWatch watches the heartbeat of one session, for everybody in this process who waits
-// right behind a claim of it, and ends the session when it falls silent.
+// livenessWatch watches the heartbeat of one session for all in this process who wait right behind
+// a claim of it, and ends the session when the heartbeat is silent.
 //
-// It takes no decision about leadership, it only ends what is dead. Say the last revision of the
-// heartbeat that it has received is N. Whatever heartbeat the holder counts was sent before its
-// write, and so before N was received here, or it has a later revision. A full ttl after N came,
-// and a little more for the clocks, the heartbeat is deleted under compare of N. If that succeeds
-// there is no later revision, and never will be; so the holder's deadline, which is shorter and
-// counts from earlier, is over. That holds however late the Txn is carried out and however long
-// this process slept before it sent it, with the holder's heartbeats unread: those fail the
-// compare. Counted from before the receipt it would not hold, nor if another revision than N were
-// compared. Go's own clock measures the silence: where it stands still, in suspend, the watch
-// only lasts longer.
+// It takes no decision about leadership: it ends what is dead. Let N be the last revision of the
+// heartbeat that was received here. A heartbeat that the holder counts was sent before it was
+// written. So either it was sent before N was received, or its revision is larger than N. A ttl
+// after N was received, and a little more for the clocks, the heartbeat is deleted under a compare
+// of N. If that succeeds there is no larger revision and never will be, and the holder's deadline,
+// which counts from an earlier instant, is over. This holds however late the Txn is carried out,
+// and however long this process slept before it. It would not hold if the time counted from before
+// the receipt, or if another revision than N were compared. Go's clock measures the silence: in
+// suspend it stands still, and the watch lasts longer.
 //
-// That the heartbeat is missing says nothing by itself: who deleted it may not have waited. It is
-// taken for one more change, and after a full ttl without it the session is dead all the same. So
-// two such watches, a lost answer and one that died half way end well.
+// A missing heartbeat says nothing by itself, for whoever deleted it may not have waited. It counts
+// as one more change; after a ttl without it the session is dead. So two such watches, a lost
+// answer, and a watch that died half way do no harm.
 type livenessWatch struct {
 	all     *livenessWatches
 	s       *Store
@@ -60,21 +59,21 @@ type livenessSub struct {
 
 const (
 	// overTTL is by how much the silence is longer than the ttl. With a drift of d the holder
-	// trusts 1 − d of the ttl on its own clock. Two clocks that each miss d of the true one
-	// differ by a factor of (1 + d) ÷ (1 − d) at most, where d is taken of the faster one, by
-	// 1 ÷ (1 − d)². So the silence must be 1 + d of the ttl, or 1 ÷ (1 − d): with the 0.10 that
-	// is the default 1.10, or 1.112. A larger d lets the holder's clock miss more, and the
-	// waiter's 0.12 all the same: the two may differ by a factor of up to 1.12 ÷ (1 − d).
+	// trusts 1 − d of the ttl on its clock. Two clocks that each differ from the true one by d run
+	// at most (1 + d) ÷ (1 − d) apart, or 1 ÷ (1 − d)² where d is measured on the faster one. So
+	// the silence must be 1 + d of the ttl, or 1 ÷ (1 − d): at the default of 0.10 that is 1.10, or
+	// 1.112. A larger d gives the holder's clock more room, and the waiter's keeps its 0.12: the
+	// two may run 1.12 ÷ (1 − d) apart.
 	overTTL = 1.12
-	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with
-	// its lease.
+	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with its
+	// lease.
 	deletedAtOnce = 40
 )
 
-// watch watches the session that a claim is of, until the subscription is stopped: nil, where the
-// claim's key says that there is no heartbeat, or that it is not this store's. Notify is called
-// some time after the claim was removed if the subscription has not been stopped by then, since
-// the watch on the claim may have missed it. It must not block.
+// watch watches the session that a claim is of, until the subscription is stopped. Nil, where the
+// claim's key says that there is no heartbeat or that it is another store's. Notify, which must not
+// block, is called some time after the claim was removed, for the watch on the claim may have
+// missed it.
 func (ls *livenessWatches) watch(claim string, notify func()) *livenessSub {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -87,9 +86,9 @@ func (ls *livenessWatches) watch(claim string, notify func()) *livenessSub {
 	return p
 }
 
-// watchBriefly watches the sessions that claims are of for a while, after a Try found these in
-// its way: nobody may wait behind them. Who tries again and again finds a session dead after
-// hardly more than the ttl, as who waits does.
+// watchBriefly watches the sessions of claims that were in the way of a Try, for a while: perhaps
+// nobody waits behind them. Who tries again and again then finds a session dead as soon as one who
+// waits.
 func (ls *livenessWatches) watchBriefly(claims []*mvccpb.KeyValue) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -112,8 +111,8 @@ func (ls *livenessWatches) watchBrieflyLocked(claim string) {
 	v.leaves.Reset(2 * v.silence)
 }
 
-// watchOfLocked returns the watch over a claim's session, begun now where there is none yet, nil
-// where the session has no heartbeat. The caller adds a subscription.
+// watchOfLocked returns the watch over a claim's session, begun now if there is none; nil where the
+// session has no heartbeat. The caller holds mu and adds a subscription.
 func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 	session, ttl := parseStem(claim)
 	if ttl == 0 || !ls.s.isClaim(claim) {
@@ -130,43 +129,31 @@ func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 	return v
 }
 
-// livenessSubs are those of one who waits behind several claims.
-type livenessSubs []*livenessSub
-
-// watchAll watches the sessions of all those claims, instead of earlier ones. In a line of
-// sessions without heartbeats it does nothing.
-func (ls *livenessWatches) watchAll(earlier livenessSubs, claims []string, notify func()) livenessSubs {
-	var ps livenessSubs
-	for _, c := range claims {
-		if p := ls.watch(c, notify); p != nil {
-			ps = append(ps, p)
-		}
-	}
-	earlier.stop() // last: a watch that goes on is not begun anew
-	return ps
-}
-
-func (ps livenessSubs) stop() {
-	for _, p := range ps {
-		p.stop()
-	}
-}
-
-// livenessGuard is what watches sessions for one waiter: News sets it up, and whoever gives the
-// place up ends it, also at the same time.
+// livenessGuard has sessions watched for one waiter: News sets it up, and whoever gives the place
+// up ends it, perhaps at the same time.
 type livenessGuard struct {
-	mu    sync.Mutex // livenessWatches.mu is taken under it
-	subs  livenessSubs
+	mu    sync.Mutex // livenessWatches.mu and the hub's lock are taken under it
+	subs  []*livenessSub
 	ended bool
 }
 
-// over watches the sessions of those claims from now on, unless that was ended already. Which they
-// are is asked under the lock: of two calls at once the later one knows the later state.
+// over has the sessions of those claims watched from now on, and no others, unless stop was
+// called. Claims is called under the lock: of two calls at once the later one has the later state.
 func (g *livenessGuard) over(ls *livenessWatches, claims func() []string, notify func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.ended {
-		g.subs = ls.watchAll(g.subs, claims(), notify)
+	if g.ended {
+		return
+	}
+	earlier := g.subs
+	g.subs = nil
+	for _, c := range claims() {
+		if p := ls.watch(c, notify); p != nil {
+			g.subs = append(g.subs, p)
+		}
+	}
+	for _, p := range earlier { // only now: a watch that goes on is not begun anew
+		p.stop()
 	}
 }
 
@@ -174,15 +161,14 @@ func (g *livenessGuard) stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = true
-	g.subs.stop()
+	for _, p := range g.subs {
+		p.stop()
+	}
 	g.subs = nil
 }
 
-// stop ends the subscription. It may be called on nil and more than once.
+// stop ends the subscription. It may be called more than once.
 func (p *livenessSub) stop() {
-	if p == nil {
-		return
-	}
 	p.v.all.mu.Lock()
 	defer p.v.all.mu.Unlock()
 	delete(p.v.subs, p)
@@ -191,7 +177,7 @@ func (p *livenessSub) stop() {
 	}
 }
 
-// leaveLocked ends the watch.
+// leaveLocked ends the watch. The caller holds livenessWatches.mu.
 func (v *livenessWatch) leaveLocked() {
 	v.end()
 	if v.all.by[v.session] == v {
@@ -199,8 +185,8 @@ func (v *livenessWatch) leaveLocked() {
 	}
 }
 
-// claims returns the keys of the claims that are waited for and stand yet, some of them if they
-// are many.
+// claims returns the keys of claims that are waited for and stand yet, deletedAtOnce of them at
+// most.
 func (v *livenessWatch) claims() (keys []string) {
 	v.all.mu.Lock()
 	defer v.all.mu.Unlock()
@@ -235,8 +221,7 @@ func (v *livenessWatch) run(ctx context.Context) {
 // first reads the heartbeat's revision, 0 where it is missing. It reports false if the watch ends.
 func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 	for ctx.Err() == nil {
-		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key),
-			KeysOnly: true})}})
+		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doFind(v.key)}})
 		if err == nil {
 			return modRev(one(resp, 0)), true
 		}
@@ -245,9 +230,8 @@ func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 	return 0, false
 }
 
-// listen waits for a change after revision last, which was received at since. It returns the
-// revision that the heartbeat has then. It reports false when the watch is over: the session is
-// dead, or nobody asks any more.
+// listen waits for a change after revision last, which was received at since, and returns the new
+// revision. It reports false when the watch is over: the session is dead, or nobody waits any more.
 func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-chan struct{}, last int64,
 	since time.Time,
 ) (int64, bool) {
@@ -281,28 +265,27 @@ func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-
 	}
 }
 
-// endSession deletes the heartbeat, the record and the claims waited for if its heartbeat still
-// has that revision. Otherwise it returns the one it has. Done says that nobody waits for a claim
-// any more that was not deleted with it.
+// endSession deletes the heartbeat, the record and the claims waited for, if the heartbeat still
+// has that revision; otherwise it returns the one it has. Done says that nobody waits for a claim
+// that is left.
 func (v *livenessWatch) endSession(last int64) (mod int64, done bool, err error) {
 	record := v.s.prefix + sessions + v.session
 	claims := v.claims()
 	req := &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(v.key, last)},
 		Success: []*pb.RequestOp{doGet(record)},
-		Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(v.key), KeysOnly: true})},
+		Failure: []*pb.RequestOp{doFind(v.key)},
 	}
 	for _, key := range claims {
 		req.Success = append(req.Success, doGet(key)) // not its key only: etcd 3.7 would leave its lease out
 	}
-	// The record goes in the same step: whatever lets a claim of the session enter or move
-	// compares it, and must not bring back what is dead.
+	// The record goes in the same step: what lets a claim of the session enter or move compares it.
 	req.Success = append(req.Success, doDelete(v.key), doDelete(record))
 	for _, key := range claims {
 		req.Success = append(req.Success, doDelete(key))
 	}
-	// Not under the watch's own context: the news that the claim is gone may come before this
-	// answer, and end the watch before the leases are revoked.
+	// Not under the watch's context: news of the claim's end may come before this answer, and end
+	// the watch before the leases are revoked.
 	resp, err := v.try(v.s.wire.Context(), req)
 	if err != nil {
 		return 0, false, err
@@ -324,9 +307,9 @@ func (v *livenessWatch) isDead() bool {
 	return v.deleted != nil
 }
 
-// revokeAll revokes the leases of a dead session, the record's last: the claims that are left go
-// with them. Nobody waits for it, and it may fail: it reports whether the watch is over, which
-// goes on while somebody waits for a claim that is left.
+// revokeAll revokes the leases of a dead session in the background: the claims that are left go
+// with them. It may fail. It reports whether the watch is over; it goes on while somebody waits for
+// a claim that is left.
 func (v *livenessWatch) revokeAll(deleted []string, kvs []*mvccpb.KeyValue) (over bool) {
 	var leases []int64
 	seen := map[int64]bool{0: true}
@@ -358,8 +341,8 @@ func (v *livenessWatch) revokeAll(deleted []string, kvs []*mvccpb.KeyValue) (ove
 	return over
 }
 
-// notifyAgain has those look who still wait, a moment after their claims went: the others have
-// heard of it by the watches on them, and thousands need not ask.
+// notifyAgain has those look who still wait a moment after their claims went. The others have heard
+// of it from the hub, and thousands need not ask.
 func (v *livenessWatch) notifyAgain(ctx context.Context) {
 	_ = storeutil.Sleep(ctx, etcdwire.Again/2)
 	v.all.mu.Lock()
@@ -373,8 +356,7 @@ func (v *livenessWatch) notifyAgain(ctx context.Context) {
 	}
 }
 
-// try runs a Txn under a limit of its own: a frozen member must not cost more than it takes to
-// find out.
+// try runs a Txn under a limit of its own, or a frozen member would cost too much time.
 func (v *livenessWatch) try(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	actx, cancel := context.WithTimeout(ctx, max(v.silence/2, etcdwire.Patience+50*time.Millisecond))
 	defer cancel()

@@ -131,6 +131,7 @@ func TestSimulatedTwoOfFiveFrozen(t *testing.T) {
 // TestSimulatedTriesAfterACrash: nobody waits behind a holder that falls silent, and somebody
 // tries again and again.
 func TestSimulatedTriesAfterACrash(t *testing.T) {
+	t.Parallel()
 	for _, o := range []struct {
 		hb  bool
 		ttl time.Duration
@@ -178,7 +179,7 @@ func TestSimulatedMuteMemberIsLeft(t *testing.T) {
 		k := keep(t, l)
 		time.Sleep(2 * time.Second)
 		l.heart.mu.Lock()
-		l.heart.busy = true // no other call blames it
+		l.heart.underWay = true // no other call blames it
 		l.heart.mu.Unlock()
 		at, err := s.wire.Members.Use()
 		if err != nil {

@@ -72,14 +72,14 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 		}
 		pause := n.untilCheck(rounds)
 		switch {
-		case final(err):
+		case driver.IsFinal(err):
 			return nil, err
 		case err != nil:
 			pause = etcdwire.Again
 		case young:
 			pause = min(pause, etcdwire.Settling)
 		}
-		if _, err := n.pause(ctx, n.waiters.wake, pause); err != nil {
+		if err := n.s.wire.Pause(ctx, n.waiters.wake, pause); err != nil {
 			return nil, fmt.Errorf("etcd: news: %w", err)
 		}
 	}
@@ -248,7 +248,7 @@ func (n *newsbox) readPlaces(ctx context.Context, claims []*claimState) ([]drive
 	held := make([]driver.Place, len(claims))
 	for i, sl := range claims {
 		held[i] = sl.placeLocked()
-		req.Success = append(req.Success, doRange(&pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true}))
+		req.Success = append(req.Success, doFind(sl.key))
 	}
 	n.seats.mu.Unlock()
 	resp, _, err := n.s.wire.Txn(ctx, "news", req)
@@ -297,7 +297,7 @@ func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
 		return nil, err
 	}
 	defer done()
-	resp, err := n.s.wire.Get(ctx, "news", &pb.RangeRequest{Key: []byte(n.key), RangeEnd: []byte(sessionEnd(n.key))})
+	resp, err := n.s.wire.Get(ctx, "news", within(n.key, sessionEnd(n.key)))
 	if err != nil {
 		return nil, err
 	}
@@ -391,4 +391,5 @@ func (n *newsbox) close() {
 	n.mu.Unlock()
 	su.Stop()
 	n.waiters.close()
+	n.waiters.poke() // for News to find out
 }

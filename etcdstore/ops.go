@@ -8,7 +8,7 @@ import (
 )
 
 // Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its
-// own, which knows nothing of frozen members.
+// own, which does not know frozen members.
 
 func ifCreate(key string, rev int64) *pb.Compare {
 	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key),
@@ -39,19 +39,72 @@ func ifNoneAfter(prefix string, rev int64) *pb.Compare {
 
 func doGet(key string) *pb.RequestOp { return doRange(&pb.RangeRequest{Key: []byte(key)}) }
 
+// doFind reads a key without its value. etcd 3.7 leaves its lease out too.
+func doFind(key string) *pb.RequestOp {
+	return doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})
+}
+
+// within asks for all keys in [from, end), and under for those that begin with prefix.
+func within(from, end string) *pb.RangeRequest {
+	return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end)}
+}
+
+func under(prefix string) *pb.RangeRequest { return within(prefix, etcdwire.PrefixEnd(prefix)) }
+
+// oldestFirst has the keys come in the order of their create revisions.
+func oldestFirst(r *pb.RangeRequest) *pb.RangeRequest {
+	r.SortOrder, r.SortTarget = pb.RangeRequest_ASCEND, pb.RangeRequest_CREATE
+	return r
+}
+
+// keysOf has at most limit keys come, without their values. Limit 0: all.
+func keysOf(r *pb.RangeRequest, limit int) *pb.RangeRequest {
+	r.Limit, r.KeysOnly = int64(limit), true
+	return r
+}
+
 func doRange(r *pb.RangeRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
 }
 
 func doPut(key string, value []byte, lease int64) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value,
-		Lease: lease}}}
+	return put(&pb.PutRequest{Key: []byte(key), Value: value, Lease: lease})
 }
 
 // doReplace puts a key that stands and leaves it under its lease, whichever that is now.
 func doReplace(key string, value []byte) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: []byte(key), Value: value,
-		IgnoreLease: true}}}
+	return put(&pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true})
+}
+
+// doAttach attaches a key that stands to another lease.
+func doAttach(key string, lease int64) *pb.RequestOp {
+	return put(&pb.PutRequest{Key: []byte(key), Lease: lease, IgnoreValue: true})
+}
+
+// doTouch rewrites a key that stands as it is: whoever watches its puts is told.
+func doTouch(key string) *pb.RequestOp {
+	return put(&pb.PutRequest{Key: []byte(key), IgnoreValue: true, IgnoreLease: true})
+}
+
+func put(r *pb.PutRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}
+}
+
+// doTxn does r within another Txn.
+func doTxn(r *pb.TxnRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}
+}
+
+// removals deletes keys, each if it is still the one that was read.
+func removals(kvs []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
+	for _, kv := range kvs {
+		key := string(kv.Key)
+		ops = append(ops, doTxn(&pb.TxnRequest{
+			Compare: []*pb.Compare{ifCreate(key, kv.CreateRevision)},
+			Success: []*pb.RequestOp{doDelete(key)},
+		}))
+	}
+	return ops
 }
 
 func doDelete(key string) *pb.RequestOp { return doDeleteRange(key, "") }
@@ -68,8 +121,8 @@ func doDeleteRange(key, end string) *pb.RequestOp {
 // youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest
 // first. Rev 0: the youngest of all.
 func youngest(from, end string, n int, rev int64) *pb.RangeRequest {
-	r := &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: int64(n), KeysOnly: true,
-		SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}
+	r := keysOf(within(from, end), n)
+	r.SortOrder, r.SortTarget = pb.RangeRequest_DESCEND, pb.RangeRequest_CREATE
 	if rev > 0 {
 		r.MaxCreateRevision = rev - 1
 	}

@@ -13,37 +13,36 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Who waits for what.
+// What a claim waits for.
 //
-// An exclusive claim waits until all before it are gone (see waiter), a reader for the youngest
-// exclusive one: so all readers behind one writer are woken by its end, and nobody else. The
-// slots of a semaphore come free in any order. Its first waiter hears of the end of every shared
-// claim; whoever waits behind another waits for that one's end, or for its turn: as it comes to
-// hold it touches its own key, if anybody stands behind it. So a release costs, whatever the
-// length of the line, its delete, a read by the first waiter and, where others wait, a touch and
-// two reads by the next one, who is then the first. Who comes to hold and does not look is a case
-// for the timer beside the watch.
+// An exclusive claim waits until all before it are gone (see waiter). A reader waits for the
+// youngest exclusive claim before it: that one's end wakes all readers behind it, and nobody else.
+//
+// The slots of a semaphore come free in any order. Its first waiter hears of the end of every
+// shared claim. Each other waiter waits for the end or the turn of the claim before it: a claim
+// that comes to hold rewrites its own key (show), if anybody stands behind it. So a release costs
+// its delete, a read by the first waiter and, where others wait, a rewrite and two reads by the
+// next one, however long the line is. A claim that comes to hold and does not look is a case for
+// the timer.
 
-// standing is what a place looks like in the store.
+// standing is how a place stands in its line at one revision.
 type standing struct {
 	rev    int64 // at which it does
 	stands bool
 	held   bool
-	// who stands before an exclusive claim, the youngest first, nearby of them at most; of a
-	// shared one, for whose end alone it waits
+	// of an exclusive claim: who stands before it, the youngest first, at most nearby of them;
+	// of a shared one: whose end it waits for
 	before   []predecessor
-	ahead    etcdwire.Span // whose next event may change that, where a shared one is not held
-	behind   []string      // the keys of the claims that a shared one stands right behind, where it is not held
+	ahead    etcdwire.Span // of a shared one that waits: the next event there may end the waiting
+	behind   []string      // of a shared one that waits: the claims that it stands right behind
 	followed bool          // others stand behind a claim on a semaphore
 }
 
-// neighbours is the read by which a new exclusive claim learns who stands before it, in the Txn
-// that enters it: all of them, where these are fewer than nearby. It takes them in the order of
-// their keys: to find the youngest etcd would read and sort the whole line, with everybody's
-// writes waiting behind it.
+// neighbours is the read by which a new exclusive claim learns who stands before it: all of them,
+// where these are fewer than nearby. It reads in the order of keys. To find the youngest etcd would
+// sort the whole line, while everybody's writes wait.
 func neighbours(dir string) *pb.RequestOp {
-	return doRange(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)), KeysOnly: true,
-		Limit: nearby})
+	return doRange(keysOf(under(dir), nearby))
 }
 
 // byAge returns what neighbours has read, the youngest first. It reports false where there may be
@@ -53,8 +52,7 @@ func byAge(kvs []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, bool) {
 	return kvs, len(kvs) < nearby
 }
 
-// before returns the reads that tell what stands before a claim made at rev, as far as that
-// decides whether it holds. Rev 0: a new claim.
+// before returns the reads that tell whether a claim made at rev holds, or a new one with rev 0.
 func before(dir string, slots int, rev int64) []*pb.RequestOp {
 	if slots == 0 {
 		return []*pb.RequestOp{doRange(youngest(dir, etcdwire.PrefixEnd(dir), nearby, rev))}
@@ -66,8 +64,8 @@ func before(dir string, slots int, rev int64) []*pb.RequestOp {
 	return ops
 }
 
-// verdict reads the answers to before. It returns whether the claim holds, and otherwise what it
-// has to wait for.
+// verdict returns, by the answers to before, whether the claim holds, and otherwise what it waits
+// for.
 func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool, wait etcdwire.Span) {
 	if slots <= 0 {
 		if len(first) == 0 {
@@ -94,8 +92,8 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 	return false, etcdwire.Span{Key: string(shared[0].Key), Puts: true}
 }
 
-// behind returns the claims that a shared one which is awaited stands right behind: whose
-// sessions it must watch.
+// behind returns the claims that a shared one with that wait stands right behind: their sessions
+// are to be watched.
 func behind(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.End != "":
@@ -117,17 +115,14 @@ func (se *session) look(ctx context.Context, what string, p driver.Place) (stand
 	return se.seen(p, resp, 0), nil
 }
 
-// looking is what look reads, and seen says what the answers mean, which begin with the one at
-// that index.
+// looking is what look reads. seen says what the answers mean, the first of which has that index.
 func (se *session) looking(p driver.Place) []*pb.RequestOp {
 	dir := se.s.lineDir(p.Name)
-	own := doRange(&pb.RangeRequest{Key: []byte(se.keyOf(p)), KeysOnly: true})
-	ops := append([]*pb.RequestOp{own}, before(dir, p.Slots, int64(p.Token))...)
+	ops := append([]*pb.RequestOp{doFind(se.keyOf(p))}, before(dir, p.Slots, int64(p.Token))...)
 	if p.Slots > 0 {
-		ops = append(ops, doRange(&pb.RangeRequest{Key: []byte(dir + etcdwire.SharedMark), RangeEnd: []byte(dir +
-			etcdwire.SharedEnd), Limit: 1, KeysOnly: true,
-			MinCreateRevision: int64(p.Token) +
-				1, SortOrder: pb.RangeRequest_DESCEND, SortTarget: pb.RangeRequest_CREATE}))
+		later := youngest(dir+etcdwire.SharedMark, dir+etcdwire.SharedEnd, 1, 0)
+		later.MinCreateRevision = int64(p.Token) + 1
+		ops = append(ops, doRange(later))
 	}
 	return ops
 }
@@ -156,8 +151,8 @@ func (se *session) seen(p driver.Place, resp *pb.TxnResponse, at int) standing {
 	return st
 }
 
-// show has whoever waits behind a claim on a semaphore learn that this one holds, which it did
-// not when that one last looked. Nobody waits for it: if it fails, the timer is left.
+// show has those behind a claim on a semaphore learn that it holds by now. It happens in the
+// background; where it fails their timers are left.
 func (n *newsbox) show(p driver.Place, st standing) {
 	n.seats.mu.Lock()
 	sl := n.seats.by[storeutil.SeatAt(p)]
@@ -171,11 +166,10 @@ func (n *newsbox) show(p driver.Place, st standing) {
 		return
 	}
 	key := n.keyOf(p)
-	touch := &pb.PutRequest{Key: []byte(key), IgnoreValue: true, IgnoreLease: true}
 	n.s.wire.Later(func(ctx context.Context) {
 		resp, _, err := n.s.wire.Txn(ctx, verb("wait for", p.Name), &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(key, int64(p.Token))},
-			Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: touch}}},
+			Success: []*pb.RequestOp{doTouch(key)},
 		})
 		if err == nil && resp.Succeeded {
 			n.seats.modOf(p, resp.Header.Revision)
@@ -183,11 +177,7 @@ func (n *newsbox) show(p driver.Place, st standing) {
 	})
 }
 
-// A read of a line costs etcd as much as the line is long: it sorts all claims to find the
-// youngest. If thousands who wait in one line read it at once, because their watches have just
-// begun or their stream was opened anew, none has its answer in time, all ask again, and the line
-// stands still. So few of a store's waiters ask at once, and who is far from its turn asks a
-// question that costs the same however long the line is.
-
-// asking is how many of those who wait for something may ask etcd at once.
+// asking is how many waiters of a store may read lines at the same time. To find the youngest
+// claims etcd sorts the whole line. Thousands who wait in one line and read it together, after
+// their stream was opened anew, would get no answer in time, ask again, and hold the line up.
 const asking = 8

@@ -52,14 +52,16 @@ func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 func TestWrongClaimsAreNamed(t *testing.T) {
 	for _, c := range []driver.Claim{{Seat: "a/b"}, {Seat: "a.b"}, {Seat: "ä"}, {Seat: "~"}, {Seat: "a b"},
 		{Seat: "12345678901234567"}, {Slots: -2}} {
-		if wrong(c) == "" {
+		c.Name, c.ID = "n", "c"
+		if checkClaims(c) == nil {
 			t.Errorf("nothing is wrong with %+v", c)
 		}
 	}
 	for _, c := range []driver.Claim{{}, {Seat: "aZ09"}, {Seat: "1234567890123456"}, {Slots: driver.Unlimited},
 		{Slots: 1 << 20}} {
-		if why := wrong(c); why != "" {
-			t.Errorf("%+v: %s", c, why)
+		c.Name, c.ID = "n", "c"
+		if err := checkClaims(c); err != nil {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }
@@ -140,6 +142,7 @@ func (c *crowd) leave(i int) {
 // each claim knows that it holds as soon as it does, by the signals maxAlone; and a release costs
 // a bounded number of looks, however many wait.
 func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		slots := []int{driver.Unlimited, 1, 2, 3, 5}[rnd.IntN(5)]

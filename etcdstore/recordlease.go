@@ -15,17 +15,17 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Records hang on etcd leases, so that journals nobody uses any more are forgotten some day. All
-// processes share these leases, whose IDs follow from the prefix, the user, the month and the
-// journal: whoever comes first grants one, for the others it is there already.
+// Records are on etcd leases, so that journals nobody uses are forgotten. All processes share these
+// leases. Their IDs follow from the prefix, the user, the month and the journal: whoever comes
+// first grants one, and the others find it.
 //
-// Whoever grants one ends those that have had their time: etcd's own leader, when it is new,
-// gives every lease its whole ttl again.
+// Whoever grants a lease revokes those whose time is over, for each new leader of etcd gives every
+// lease its whole ttl again.
 //
-// Not one lease for all: all keys of a lease end in one step. And none where etcd asks who is
-// there: then it looks, at each put, at every key that the put's lease has, while everybody else
-// waits. With 10,000 records on it a hundred releases held all of etcd up for seconds. Nor where
-// none is to be had: journals are bounded in number too.
+// There are many leases, for all keys of a lease end in one step. There is none where etcd asks for
+// users: it then checks, at each put, the rights to all keys on the put's lease. (With 10,000
+// records on it a hundred releases held etcd up for seconds.) Nor is there one where none can be
+// had: journals are bounded in number too.
 const (
 	month      = 30 * 24 * time.Hour
 	recordLife = 400 * 24 * time.Hour // for which a record is kept at least
@@ -38,7 +38,7 @@ const (
 	grantPause = 10 * time.Second // before a lease that could not be had is asked for again
 )
 
-// recordLeaseID names a lease for records: that of a month, and of the journals in a shard.
+// recordLeaseID names the lease for the records of a month and of the journals in a shard.
 type recordLeaseID struct {
 	month int64
 	shard uint8
@@ -93,17 +93,17 @@ func (rl *recordLeases) recordLease(ctx context.Context, at recordLeaseID) int64
 	}
 	rl.mu.Unlock()
 	select {
-	case <-r.ready:
-		return rl.idOf(at) // also for who does not wait
+	case <-r.ready: // also for who does not wait
 	default:
+		select {
+		case <-r.ready:
+		case <-ctx.Done():
+			return 0
+		case <-rl.wire.Context().Done():
+			return 0
+		}
 	}
-	select {
-	case <-r.ready:
-		return rl.idOf(at)
-	case <-ctx.Done():
-	case <-rl.wire.Context().Done():
-	}
-	return 0
+	return rl.idOf(at)
 }
 
 // learn notes what became of the asking for a lease.
@@ -123,14 +123,14 @@ func (rl *recordLeases) idOf(at recordLeaseID) int64 {
 	return rl.known[at].id
 }
 
-// forget has a lease that etcd does not know any more be granted anew.
+// forget has a lease granted anew that etcd does not know any more.
 func (rl *recordLeases) forget(at recordLeaseID) {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
 	delete(rl.known, at)
 }
 
-// without has such records be kept without a lease.
+// without has records kept without a lease.
 func (rl *recordLeases) without(at recordLeaseID) {
 	ready := make(chan struct{})
 	close(ready)
@@ -139,8 +139,8 @@ func (rl *recordLeases) without(at recordLeaseID) {
 	rl.known[at] = leaseState{ready: ready}
 }
 
-// grantRecordLease grants a record lease, or finds that it is there. ID 0 and no error: all its
-// IDs are somebody else's, or etcd asks for a user.
+// grantRecordLease grants a record lease, or finds it. ID 0 and no error: other programs have all
+// its IDs, or etcd asks for users.
 func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) (int64, error) {
 	const what = "lease for journals"
 	if users, err := asksForUsers(ctx, rl.wire); users || err != nil {
@@ -167,8 +167,7 @@ func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) 
 	return 0, nil
 }
 
-// recordLeaseLeft returns how long a lease lives on, and whether it looks like one for records:
-// whoever else makes a lease for that long?
+// recordLeaseLeft returns how long a lease lives on, and whether it is one for records, by its ttl.
 func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int64,
 ) (left time.Duration, ours bool, err error) {
 	left, ttl, err := rl.wire.TimeToLive(ctx, what, id)
@@ -181,9 +180,9 @@ func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int
 	return left, ttl == recordTTL, nil
 }
 
-// endOldLeases ends the record leases before this one that are too old. Where there are few of
-// the months between, hardly anybody has been here for as long, or our clock is far ahead, and
-// what looks old is not: they stay. One month between may be of that very clock, a day ago.
+// endOldLeases revokes the record leases that are too old. It needs to see some of the months in
+// between: otherwise our clock may be far ahead, and what looks old is not. One month may be that
+// clock's own work, so it needs several.
 func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
 	const what = "end old leases for journals"
 	stands := func(month int64) (int64, bool) {
@@ -204,9 +203,8 @@ func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
 	}
 }
 
-// patience returns how long a release waits for a lease for its record. Where one has waited in
-// vain others do not: there are many leases, and releases of many places go in waves, each of
-// which would wait anew.
+// patience returns how long a release waits for a lease for its record. After one has waited in
+// vain others do not: releases come in waves, and each wave would wait anew.
 func (rl *recordLeases) patience() time.Duration {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()

@@ -205,6 +205,7 @@ func TestSimulatedShelfWhereEtcdAsksForAUser(t *testing.T) {
 // TestSimulatedManyReleasesWithoutShelves: no leases for records are granted, and there are many
 // to ask for. All releases together wait for them once.
 func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", 5*time.Minute)

@@ -37,7 +37,7 @@ func (l *lease) release(ctx context.Context, p driver.Place) error {
 	return l.releaseIn(ctx, sl, p)
 }
 
-// releaseIn is release for who has the slot's turn.
+// releaseIn is release. The caller has the seat's turn.
 func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) error {
 	switch {
 	case l.seats.has(sl, p):
@@ -45,16 +45,16 @@ func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) e
 	case p.Token != 0:
 		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token), l.s.journal.recordOf(ctx, p))
 	}
-	// Nothing under this ID stands or is under way: an ID is forgotten only when that is certain.
+	// Nothing of this ID stands or is under way: an ID is forgotten only when that is certain.
 	return nil
 }
 
-// retract takes the slot's claim out of the line, for good. The caller has the turn.
+// retract takes the seat's claim out of the line, for good. The caller has the turn.
 //
-// Where the outcome of its put is unknown, to delete the key is not enough: the put may
-// sit in a member that is frozen, and be executed when that wakes up, long after. So the
-// session's record is rewritten in the same Txn. That moves its mod revision, which each put
-// compares: whatever is still under way has failed from then on.
+// Where a put of it is in doubt, to delete the key is not enough: the put may sit in a frozen
+// member and be carried out long after. So the session's record is rewritten in the same Txn. That
+// changes its mod revision, the mark, which each put compares: whatever is under way fails from
+// then on.
 func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) error {
 	l.seats.mu.Lock()
 	sl.leaving = true
@@ -65,7 +65,7 @@ func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) e
 	case doubt:
 		if err = l.fence(ctx, sl, token, n); etcdwire.NoSpace(err) {
 			// The fence is a put. What stands goes at once, or nobody could follow while etcd is
-			// full. The claim stays in doubt: the fence comes later.
+			// full. The claim stays in doubt until it is fenced off.
 			if rerr := l.removeFound(ctx, sl); rerr != nil {
 				err = rerr
 			}
@@ -79,8 +79,7 @@ func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) e
 	return err
 }
 
-// remove deletes a claim's key if it still has that create revision, and leaves the record n, if
-// any.
+// remove deletes a claim's key if it still has that create revision, and then leaves the record n.
 func (l *lease) remove(ctx context.Context, name, key string, create int64, n *releaseRecord) error {
 	_, _, err := l.batch.send(ctx, "release", name, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, create)},
@@ -89,21 +88,20 @@ func (l *lease) remove(ctx context.Context, name, key string, create int64, n *r
 	return err
 }
 
-// removeFound deletes the slot's key if it stands. By the create revision that it has now: a
-// delete that arrives late must not meet a later claim.
+// removeFound deletes the key of the seat's claim if it stands, by its present create revision: a
+// late delete must not meet a later claim. The caller has the turn.
 func (l *lease) removeFound(ctx context.Context, sl *claimState) error {
-	resp, err := l.s.wire.Get(ctx, verb("release", sl.Name), &pb.RangeRequest{Key: []byte(sl.key), KeysOnly: true})
+	resp, err := l.s.wire.Get(ctx, verb("release", sl.Name), keysOf(within(sl.key, ""), 0))
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
 	return l.remove(ctx, sl.Name, sl.key, resp.Kvs[0].CreateRevision, nil)
 }
 
-// fence is retract's Txn, tried until it fits what stands.
+// fence is retract's Txn, tried until it fits what stands. The caller has the turn.
 func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *releaseRecord) error {
 	for {
 		leaves := n
-
 		req := &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(l.key, l.born), ifCreate(sl.key, create)},
 			Success: []*pb.RequestOp{doReplace(l.key, l.record)},
@@ -144,7 +142,7 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 	}
 }
 
-// clear forgets the claim, which is known not to stand and not to come. The caller has the turn.
+// clear forgets the claim, which does not stand and cannot come. The caller has the seat's turn.
 func (l *lease) clear(sl *claimState) {
 	l.seats.mu.Lock()
 	su, token := sl.sub, sl.token
@@ -154,9 +152,8 @@ func (l *lease) clear(sl *claimState) {
 	l.newsbox.released(sl.seatID, token)
 }
 
-// Update implements [driver.Lease]. Each put compares the key's mod revision too: an earlier
-// Update whose outcome was unknown, executed late, would otherwise bring its old value
-// back.
+// Update implements [driver.Lease]. Each put compares the key's mod revision too: an earlier Update
+// of unknown outcome would otherwise bring its value back when it is carried out late.
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	what := verb("update", p.Name)
 	p, err := l.seats.known(p)
@@ -168,7 +165,7 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 		resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(key, int64(p.Token)), ifMod(key, mod)},
 			Success: []*pb.RequestOp{doReplace(key, value)},
-			Failure: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})},
+			Failure: []*pb.RequestOp{doFind(key)},
 		})
 		if err != nil {
 			return err

@@ -18,8 +18,8 @@ type renewal struct {
 	heart  *heart              // nil: the ttl is kept by the etcd lease alone
 }
 
-// Renew implements [driver.Lease]. It makes one attempt: to try again is the caller's decision,
-// for only a call that begins anew counts from a new instant.
+// Renew implements [driver.Lease]. It makes one attempt, for only a call that begins anew counts
+// from a new instant.
 func (r *renewal) Renew(ctx context.Context) error {
 	if r.over() {
 		return r.goneErr("renew")
@@ -32,8 +32,7 @@ func (r *renewal) Renew(ctx context.Context) error {
 
 // renewBase renews the etcd lease, in one attempt at one member.
 func (r *renewal) renewBase(ctx context.Context) error {
-	// For callers without a limit of their own: half of the ttl, so that another attempt fits in,
-	// at another member.
+	// For callers without a limit: half of the ttl leaves time for another attempt.
 	limit := min(r.base/2, etcdwire.CallLimit)
 	ended := func(err error) bool { return r.over() || errors.Is(err, errRecord) }
 	at, err := r.s.wire.AttemptAt(ctx, limit, r.renew, ended)
@@ -93,16 +92,15 @@ func (r *renewal) renew(ctx context.Context, at etcdwire.Link) error {
 	return nil
 }
 
-// A lease is trusted only in the raft term it was granted in.
+// A lease is trusted only in the raft term that it was granted in.
 //
-// When etcd's leader is paused, another one is elected and the lease is renewed there. As it
-// wakes up, the old one still has the lease's old expiry. It may revoke the lease in the instant
-// before it learns that it was deposed, and its revocation, passed on to the new leader, is
-// carried out: seconds before the end of a renewal that was verified (seen in 2 of 10 pauses with
-// etcd 3.7.3). A leader can do this only to leases that it knew while it led. So once the raft
-// term has changed, everything is moved to a lease granted in the new term, and only then a
-// renewal counts. Keys keep their create revisions in that, so tokens and the order of the line
-// stay as they are.
+// When etcd's leader is paused another one is elected, and the lease is renewed there. The old
+// leader, as it wakes up, still has the old expiry. Before it learns that it was deposed it may
+// revoke the lease; that is passed on to the new leader and carried out, seconds before a verified
+// renewal ends (seen in 2 of 10 pauses with etcd 3.7.3). It can do so only to leases that it knew
+// while it led. So when the raft term has changed, everything moves to a lease granted in the new
+// term before a renewal counts. Keys keep their create revisions, and so the tokens and the order
+// of the line.
 
 // move attaches the session to a lease granted in the present raft term. Only Renew calls it, one
 // at a time.
@@ -115,9 +113,8 @@ func (r *renewal) move(ctx context.Context, term uint64) error {
 	return r.settle(ctx)
 }
 
-// moveRecord grants a lease and attaches the record to it. That moves its mark, so that no put of
-// a claim to the old lease that is still under way can enter any more, nor a Txn of an earlier
-// move.
+// moveRecord grants a lease and attaches the record to it. That changes the mark: no put of a claim
+// to the old lease can enter any more, nor a Txn of an earlier move succeed.
 func (r *renewal) moveRecord(ctx context.Context) error {
 	resp, err := r.s.wire.GrantInTerm(ctx, "renew", int64(r.base.Seconds()))
 	if err != nil {
@@ -201,11 +198,10 @@ func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimSt
 		if sl.token == 0 {
 			there.Result = pb.Compare_GREATER // a put whose outcome is unknown: whatever stands
 		}
-		put := &pb.PutRequest{Key: []byte(sl.key), Lease: now.id, IgnoreValue: true}
-		req.Success = append(req.Success, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
+		req.Success = append(req.Success, doTxn(&pb.TxnRequest{
 			Compare: []*pb.Compare{there},
-			Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: put}}},
-		}}})
+			Success: []*pb.RequestOp{doAttach(sl.key, now.id)},
+		}))
 	}
 	r.seats.mu.Unlock()
 	resp, _, err := r.s.wire.Txn(ctx, "renew", req)
@@ -223,8 +219,8 @@ func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimSt
 	r.seats.mu.Lock()
 	defer r.seats.mu.Unlock()
 	for i, sl := range slots {
-		// A claim that should stand and does not may have gone with its old lease, in part of a
-		// move. To renew the others would be to renew it too.
+		// A claim that should stand and does not may have gone with its old lease, half way through
+		// a move. To renew the others would renew it too.
 		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && sl.token == tokens[i] &&
 			!sl.leaving && !sl.handing {
 			return false, errRecord

@@ -43,6 +43,7 @@ func keysOf(c *etcdsim.Cluster, lease string) (keys []string) {
 // TestSimulatedRevokeOfASessionThatHasMoved: the record is on a new lease, the claims are still
 // on the old one, and its process is gone.
 func TestSimulatedRevokeOfASessionThatHasMoved(t *testing.T) {
+	t.Parallel()
 	caught := 0
 	for seed := range uint64(10) {
 		inCluster(t, seed, 10*time.Millisecond, func(t *testing.T, c *etcdsim.Cluster) {
@@ -113,6 +114,7 @@ func record(c *etcdsim.Cluster, l driver.Lease) int64 {
 // TestSimulatedRevokeBesideASessionThatMoves: the session lives, moves, claims and gives up,
 // while it is revoked. In the end nothing of it stands, and nothing comes.
 func TestSimulatedRevokeBesideASessionThatMoves(t *testing.T) {
+	t.Parallel()
 	moved := 0
 	for seed := range uint64(60) {
 		inCluster(t, seed, 4*time.Millisecond, func(t *testing.T, c *etcdsim.Cluster) {

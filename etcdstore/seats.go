@@ -16,9 +16,9 @@ import (
 // seatID is where a lease may have one claim: a seat of a name.
 type seatID = storeutil.Seat
 
-// claimState is what a lease knows of its claim on one seat. A lease has one key for each seat,
-// so verbs on it go one after another (turn). The seat and its turn never change; seats.mu guards
-// the other fields, for News reads them at any time.
+// claimState is what a lease knows of its claim on one seat. There is one key for a seat, so verbs
+// on it go one after another: each takes the seat's turn. Neither the seat nor turn changes.
+// seats.mu guards the rest; what the turn's holder alone changes says so.
 type claimState struct {
 	seatID
 	turn chan struct{}
@@ -26,20 +26,20 @@ type claimState struct {
 	claimFields
 }
 
-// claimFields is what clear forgets of a claim, for the most part.
+// claimFields is what clear forgets, but for slots and key.
 type claimFields struct {
 	id      string             // the claim that stands or may stand; "" none
 	slots   int                // the claim's
-	key     string             // the claim's; it changes with the claim, for those who have the turn only
+	key     string             // the claim's; changed by the turn's holder only
 	token   uint64             // its create revision; 0 not known
 	mod     int64              // its mod revision as last known
 	doubt   bool               // a put of it may still be under way to some member
-	leaving bool               // we are giving it up: its end is no news
+	leaving bool               // it is being given up: its end is no news
 	handing bool               // a Transfer of it may still be under way to some member
-	shown   bool               // who waits behind it has had a chance to learn that it holds
+	shown   bool               // those behind it have had a chance to learn that it holds
 	stop    context.CancelFunc // ends the Claim under way
-	asked   int64              // mod revision of the newest request told
-	sub     *etcdwire.Sub      // News watches the key
+	asked   int64              // mod revision of the newest request that News has told
+	sub     *etcdwire.Sub      // by which News watches the key
 
 	ahead []*mvccpb.KeyValue // what its own entry found before it; keys only
 	at    int64              // the revision of that answer; 0: none is known, and the line must be read
@@ -106,7 +106,7 @@ func (sl *claimState) lock(ctx context.Context) error { return etcdwire.Acquire(
 
 func (sl *claimState) unlock() { <-sl.turn }
 
-// known returns p with what is known of its claim: its slots, and where p has no token, that.
+// known returns p with its claim's slots and, where p has no token, its token.
 func (ss *seats) known(p driver.Place) (driver.Place, error) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -135,6 +135,13 @@ func (ss *seats) has(sl *claimState, p driver.Place) bool {
 	return sl.id == p.ID && (p.Token == 0 || sl.token == 0 || p.Token == sl.token)
 }
 
+// spend notes that the claim ID was given up.
+func (ss *seats) spend(id string) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ss.spent.Add(id)
+}
+
 // wasSpent reports whether the claim ID was given up.
 func (ss *seats) wasSpent(id string) bool {
 	ss.mu.Lock()
@@ -142,8 +149,8 @@ func (ss *seats) wasSpent(id string) bool {
 	return ss.spent.Has(id)
 }
 
-// begin notes that c is about to enter under a key, so that a Release from now on finds it. It
-// reports false if one came already.
+// begin notes that c is about to enter under a key: a Release from now on ends the context it
+// returns. It reports false if a Release came before. The caller has the seat's turn.
 func (ss *seats) begin(ctx context.Context, sl *claimState, c driver.Claim, key string) (context.Context, bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -170,8 +177,8 @@ func (ss *seats) doubt(sl *claimState) {
 	sl.doubt = true
 }
 
-// found keeps what the Txn that entered the seat's claim has read, as its i-th operation, of
-// those before it: nothing, where there may be more.
+// found keeps what the i-th operation of the entering Txn has read of those before the seat's
+// claim; nothing, where there may be more.
 func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
 	ahead, all := byAge(found(resp, i))
 	ss.mu.Lock()
@@ -181,7 +188,7 @@ func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
 	}
 }
 
-// modOf returns the mod revision of a place as last known, after taking over a newer one.
+// modOf returns the newest mod revision known of a place, of which newer is one.
 func (ss *seats) modOf(p driver.Place, newer int64) int64 {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -201,8 +208,8 @@ func (ss *seats) exchangeable(from, to *claimState, p driver.Place) (token int64
 	return int64(from.token), ours && from.token != 0 && !from.doubt && to.id == ""
 }
 
-// setLeaving notes that a Transfer of the seat's claim begins, whose end is then no news; or with
-// was, that it has failed.
+// setLeaving(sl, nil) notes that a Transfer begins: the claim's end is no news. With what that has
+// returned it notes that the Transfer has failed.
 func (ss *seats) setLeaving(sl *claimState, was *bool) (leaving bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -221,8 +228,8 @@ func (ss *seats) handed(sl *claimState) bool {
 	return sl.handing
 }
 
-// renounce makes sure that p's claim does not enter from now on, and stops it where it is just
-// entering.
+// renounce makes sure that p's claim does not enter from now on, and ends a Claim of it that is
+// under way.
 func (ss *seats) renounce(sl *claimState, p driver.Place) {
 	ours := ss.has(sl, p)
 	ss.mu.Lock()

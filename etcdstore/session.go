@@ -8,12 +8,11 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/etcdwire"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// session is what all parts of a lease know of it: its name, the record in etcd that says who
-// owns it, and the etcd lease that the record and the claims are attached to.
+// session is what all parts of a lease share: its name, its record in etcd, and the etcd lease that
+// the record and the claims are attached to.
 type session struct {
 	s      *Store
 	id     int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
@@ -30,7 +29,7 @@ type session struct {
 
 	mu      sync.Mutex // guards what follows; nothing is called while it is held
 	at      leaseRef
-	closing bool // a move gives up from now on
+	closing bool // Close was called: a move gives up
 }
 
 // record is what a session's key holds.
@@ -48,7 +47,7 @@ func (se *session) TTL() time.Duration { return se.ttl }
 // Close implements [driver.Lease].
 func (se *session) Close(ctx context.Context) error {
 	se.mu.Lock()
-	se.closing = true // a move from now on gives up; one before this is seen in old
+	se.closing = true // a move that began before is in old
 	ids := append(slices.Clone(se.at.old), se.at.id)
 	se.mu.Unlock()
 	for _, id := range ids {
@@ -60,9 +59,6 @@ func (se *session) Close(ctx context.Context) error {
 	return nil
 }
 
-// revoke ends the lease as far as it can; the store does the rest when the ttl is over.
-func (se *session) revoke(ctx context.Context) { _ = se.Close(ctx) }
-
 // end notes that the lease is over, and tells everybody who waits on it.
 func (se *session) end() {
 	se.once.Do(func() {
@@ -71,10 +67,9 @@ func (se *session) end() {
 	})
 }
 
-// lost says that the session's record no longer stands, and returns the error for it. Somebody
-// may have deleted just the record: then the claims stand on, under a lease that nobody renews
-// any more. They are left to run out: revoked here they would let the next one lead before the
-// caller has heard of it and stopped.
+// lost ends the lease, whose record no longer stands, and returns the error for that. If somebody
+// deleted only the record the claims stand on, under an etcd lease that nobody renews. They are
+// left to run out: revoked here, the next one would lead before the caller has stopped.
 func (se *session) lost(verb string) error {
 	se.end()
 	return se.goneErr(verb)
@@ -95,7 +90,7 @@ func (se *session) goneErr(verb string) error {
 	return fmt.Errorf("etcd: %s: lease %s: %w", verb, se.ID(), driver.ErrGone)
 }
 
-// leaseRef is what claims of a session hang on. It changes with a move.
+// leaseRef is the etcd lease that a session is attached to. It changes with a move.
 type leaseRef struct {
 	id      int64   // the etcd lease that the record and the claims are attached to
 	term    uint64  // the raft term it was granted in, or an older one
@@ -111,9 +106,9 @@ func (se *session) ref() leaseRef {
 	return se.at
 }
 
-// learn takes over a newer state of the record: its mod revision, and the lease it is attached
-// to, which differs if a move was carried out though its answer was lost. The next renewal then
-// moves everything once more.
+// learn takes over a newer state of the record: its mod revision and its lease. That is another one
+// where a move was carried out though its answer was lost: the next renewal then moves everything
+// once more.
 func (se *session) learn(mod, id int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
@@ -126,8 +121,8 @@ func (se *session) learn(mod, id int64) {
 	}
 }
 
-// Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on the clock of its leader,
-// which is the one that expires leases.
+// Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on its leader's clock, which
+// expires leases.
 func (se *session) Left(ctx context.Context) (left, step time.Duration, err error) {
 	if left, _, err = se.s.wire.TimeToLive(ctx, "time to live", se.ref().id); isGone(err) {
 		err = se.goneErr("time to live")
@@ -138,23 +133,4 @@ func (se *session) Left(ctx context.Context) (left, step time.Duration, err erro
 // keyOf returns the key of a place.
 func (se *session) keyOf(p driver.Place) string {
 	return se.s.claimKey(storeutil.SeatAt(p), p.Slots, se.stem)
-}
-
-// pause waits for a signal, at most for d, and reports whether none came. It returns an error if
-// ctx, the lease or the store ends first.
-func (se *session) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) (quiet bool, err error) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-changed:
-		return false, nil
-	case <-t.C:
-		return true, nil
-	case <-ctx.Done():
-		return false, ctx.Err()
-	case <-se.gone:
-		return false, fmt.Errorf("lease %s: %w", se.ID(), driver.ErrGone)
-	case <-se.s.wire.Context().Done():
-		return false, etcdwire.ErrClosed
-	}
 }

@@ -186,7 +186,7 @@ func TestSimulatedTryLeavesNoTrace(t *testing.T) {
 // and semaphores out.
 func TestSimulatedForeignClaimsAreExclusive(t *testing.T) {
 	for _, slots := range []int{driver.Unlimited, 3} {
-		t.Run(countSlots(slots), func(t *testing.T) {
+		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 				kv := pb.NewKVClient(simClient(t, c, 9, c.Endpoints()).ActiveConnection())
 				put, err := kv.Put(ending(t, 10*time.Second), &pb.PutRequest{Key: []byte("primacy/x/694d7c3b")})
@@ -285,7 +285,7 @@ func TestSimulatedTryWhoseAnswerIsLost(t *testing.T) {
 					}
 				}
 			})
-			if _, err := l.Claim(ending(t, 500*time.Millisecond), try); err == nil || final(err) {
+			if _, err := l.Claim(ending(t, 500*time.Millisecond), try); err == nil || driver.IsFinal(err) {
 				t.Fatalf("seed 1: Claim = %v without an answer", err)
 			}
 			g.set(func() { g.before = nil })

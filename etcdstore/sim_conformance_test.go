@@ -41,6 +41,7 @@ func simStoreAt(t testing.TB, c *etcdsim.Cluster, client int, endpoints []string
 
 // TestConformanceOfHeartbeats: a session with a heartbeat keeps every clause that another keeps.
 func TestConformanceOfHeartbeats(t *testing.T) {
+	t.Parallel()
 	for _, clause := range drivertest.Clauses() {
 		t.Run(clause.Name, func(t *testing.T) {
 			inCluster(t, 1, 0, func(t *testing.T, c *etcdsim.Cluster) {
@@ -55,6 +56,7 @@ func TestConformanceOfHeartbeats(t *testing.T) {
 // TestConformanceInMemory holds the simulated cluster to what real etcd does, as far as the suite
 // looks: the same clauses pass on both. Each runs in a bubble of its own.
 func TestConformanceInMemory(t *testing.T) {
+	t.Parallel()
 	for _, clause := range drivertest.Clauses() {
 		t.Run(clause.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

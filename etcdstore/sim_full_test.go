@@ -23,7 +23,7 @@ func TestSimulatedClaimAsEtcdFillsUp(t *testing.T) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
 		c.Fill(true, func(txn *pb.TxnRequest) bool { return puts(txn, s.lineDir("x")+l.ID()) })
-		if _, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x-1"}); err == nil || final(err) {
+		if _, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x-1"}); err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Claim = %v, want an unknown etcdwire.Outcome", err)
 		}
 		c.Fill(false, nil)
@@ -79,7 +79,7 @@ func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 		q := claimed(t, next, "x")
 		g.set(func() { g.before = nil })
 		c.Fill(false, func(txn *pb.TxnRequest) bool { return puts(txn, l.key) })
-		if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) || final(err) {
+		if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) || driver.IsFinal(err) {
 			t.Errorf("seed 1: Release = %v, want etcd's error: a put of the claim may be under way", err)
 		}
 		if _, err := drivertest.Await(ending(t, 5*time.Second), next, q); err != nil {

@@ -20,6 +20,7 @@ import (
 // TestSimulatedNoLostWakeUp: the wide watch comes and goes, and streams break, all the time.
 // Whose turn has come hears of it well before the timer beside the watch.
 func TestSimulatedNoLostWakeUp(t *testing.T) {
+	t.Parallel()
 	seeds, err := strconv.ParseUint(os.Getenv("LIVE_SEEDS"), 10, 64)
 	if err != nil {
 		seeds = 3

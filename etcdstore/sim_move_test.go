@@ -105,6 +105,7 @@ func TestSimulatedMoveTellsALostClaim(t *testing.T) {
 // comes under the next. The former one knows the lease, sleeps for longer than it lasts, and ends
 // it as it wakes up. A renewal that was accepted meanwhile must hold all the same.
 func TestSimulatedGrantAcrossAnElection(t *testing.T) {
+	t.Parallel()
 	caught := 0
 	for seed := range uint64(12) {
 		inCluster(t, seed, 4*time.Millisecond, func(t *testing.T, c *etcdsim.Cluster) {

@@ -13,6 +13,7 @@ import (
 // entry. Then the former leader wakes up and ends the lease as it knew it. A renewal that was
 // accepted must hold all the same.
 func TestSimulatedSnapshot(t *testing.T) {
+	t.Parallel()
 	const ttl = 4 * time.Second
 	var sum etcdsim.Stats
 	for seed := range uint64(100) {

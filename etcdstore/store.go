@@ -24,8 +24,7 @@ const (
 	maxTTL   = 300 * time.Second
 )
 
-// Store is a [driver.Store] on etcd, and a [driver.Asker] and
-// [driver.Journal] too.
+// Store is a [driver.Store] on etcd. It is a [driver.Asker] and a [driver.Journal] too.
 type Store struct {
 	layout
 	*journal
@@ -46,26 +45,22 @@ type Options struct {
 	Prefix    string // what all keys begin with; "primacy/" if empty, ends in "/"
 	RefuseOld bool   // refuse servers whose linearizable reads can be stale after a pause, instead of a warning in Caps
 
-	// Heartbeat keeps the ttl of every session by a heartbeat key, as it is done anyhow below 2
-	// s, etcd's own limit: the next in line, if it uses this package, takes over about 1.02 × ttl
-	// after a crash, 0.31 s at 300 ms, where etcd takes up to a second longer. So does who tries
-	// again and again, at least once in 2 × ttl. Where nobody waits or tries, a crashed session
-	// stands until the lease below it ends, after 10 s or 4 × ttl, whichever is longer.
+	// Heartbeat keeps the ttl of every session by a heartbeat key, as is done anyhow below 2 s. The
+	// next in line, if it uses this package, takes over about 1.02 × ttl after a crash: 0.31 s at
+	// 300 ms, where etcd takes up to a second longer. Who tries at least once in 2 × ttl takes over
+	// as soon. Where nobody waits or tries, a crashed session stands until its etcd lease ends,
+	// after 10 s or 4 × ttl, whichever is longer. The largest ttl is 75 s.
 	//
-	// It costs a write each renewal, and a change of etcd's leader ends terms whose ttl is about
-	// a second or less. Largest ttl 75 s.
+	// It costs a write each renewal, and a change of etcd's leader ends terms whose ttl is about a
+	// second or less. A write takes some 100 bytes of etcd's database until history is compacted,
+	// 145 MB a day at 300 ms: set etcd's --auto-compaction-retention. While etcd is full (NOSPACE)
+	// sessions with heartbeats end; others live on.
 	//
-	// Each of these writes takes some 100 bytes of etcd's database until the history is
-	// compacted: 145 MB a day for one session of 300 ms. So etcd's --auto-compaction-retention
-	// must be set. Once etcd is full (NOSPACE) it refuses writes: sessions with heartbeats end,
-	// others live on.
+	// With passwords use 600 ms or more: when users or roles change all clients log in anew, which
+	// takes etcd about 0.1 s of a processor.
 	//
-	// With passwords take 600 ms at least: when users or roles are changed all clients log in
-	// anew, which takes etcd about 0.1 s of a processor.
-	//
-	// Who waits is not asked for its drift: its clock may run up to 0.12 faster than the true
-	// time. So a drift larger than the 0.10 that is the default lets the holder's clock miss
-	// more, not the waiter's. The two may differ by a factor of up to 1.12 ÷ (1 − drift).
+	// A waiter's clock may run up to 0.12 fast, whatever the holder's drift is: the two may run
+	// 1.12 ÷ (1 − drift) apart.
 	Heartbeat bool
 }
 
@@ -79,14 +74,14 @@ type Config struct {
 	Options
 }
 
-// New returns a store on a client, which stays the caller's: close it after the store. Of the
-// client only its endpoints, credentials and dial options are used, not its KV, Lease and
-// Watcher, so wrappers such as a namespace have no effect. Do not give it grpc.WithBlock: with
-// client 3.6 and older every call would wait for a dial, past its context.
+// New returns a store on a client, which stays the caller's: close it after the store. Only the
+// client's endpoints, credentials and dial options are used, so a namespace wrapper has no effect.
+// Do not give it grpc.WithBlock: with client 3.6 and older every call would wait for a dial, past
+// its context.
 //
-// It asks a member for its version. An error names the endpoints; [driver.ErrRefused] if etcd
-// will not talk to us (wrong password, certificate) or is too old with RefuseOld. When ctx ends,
-// New returns its error and leaves nothing running.
+// New asks a member for its version. An error names the endpoints. It is [driver.ErrRefused] for a
+// wrong password or certificate, and with RefuseOld for an old server. When ctx ends, New returns
+// its error and leaves nothing running.
 func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error) {
 	if o.Prefix == "" {
 		o.Prefix = "primacy/"
@@ -137,8 +132,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// login makes a client. With a password the client logs in at once, through a balancer that may
-// choose a frozen member first: hence a try for each endpoint, each with its own limit.
+// login makes a client. With a password the client logs in at once, at a member that may be frozen:
+// hence a try for each endpoint, each with a limit.
 func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
@@ -162,9 +157,8 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 	return nil, etcdwire.Wrap(ctx, strings.Join(c.Endpoints, ", "), "log in", last)
 }
 
-// handshake asks the members for their version without logging in, which a server with
-// authentication may refuse. The client tries to log in until its time is over, so a certificate
-// that is never accepted would look like silence there.
+// handshake asks for a version without logging in. The client would retry a login until its time is
+// over, and a certificate that is never accepted would look like silence.
 func handshake(ctx context.Context, c Config) error {
 	c.Username, c.Password = "", ""
 	client, err := dial(ctx, c)
@@ -178,8 +172,8 @@ func handshake(ctx context.Context, c Config) error {
 	return err
 }
 
-// dial is one try of login. The client's own context must outlive ctx, so ctx only cancels it
-// while we are in here.
+// dial is one try of login. The client's context must outlive ctx, so ctx cancels it only while
+// dial runs.
 func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	base, cancel := context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, cancel)
@@ -206,9 +200,8 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	return client, err
 }
 
-// logins gives a request for an auth token several tries. The client makes it whenever a stream
-// is opened, through its own balancer: with one of three members frozen, every third renewal
-// stream would hang in it.
+// logins gives a request for an auth token several tries. The client makes it for each new stream,
+// at any member: with one of three frozen, every third renewal stream would hang in it.
 func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
@@ -260,7 +253,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// turnToAsk waits until one more may ask, and returns what ends its turn.
+// turnToAsk waits until one more waiter may read a line, and returns what ends its turn.
 func (s *Store) turnToAsk(ctx context.Context) (func(), error) {
 	select {
 	case s.asks <- struct{}{}:

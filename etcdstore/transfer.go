@@ -9,16 +9,14 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/etcdwire"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 var _ driver.Transferer = (*lease)(nil)
 
-// Transfer implements [driver.Transferer]. Revisions only grow, so nobody can enter between the
-// holder and the heir any more: what was read there once is all there will be. It is one read and
-// one Txn; of a longer line than one Txn takes, those between go first, while the holder still
-// holds.
+// Transfer implements [driver.Transferer]. It reads the line and then does one Txn. Nobody can
+// enter between holder and heir meanwhile, for create revisions only grow. Where one Txn cannot
+// remove all that stand between, it removes some before, while the holder still holds.
 func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	what := verb("transfer", p.Name)
 	sl := l.seats.open(storeutil.SeatAt(p))
@@ -40,21 +38,18 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	was := l.seats.setLeaving(sl, nil)
 	err = l.transfer(ctx, what, sl, p, heir)
 	if err == nil {
-		l.seats.mu.Lock()
-		l.seats.spent.Add(p.ID)
-		l.seats.mu.Unlock()
+		l.seats.spend(p.ID)
 		l.clear(sl)
 		return nil
 	}
-	// It may hold on, or may be gone already: from here on its end is news again, also one that
-	// has come meanwhile.
+	// It may hold on, or be gone: from here on its end is news again, also if it has come already.
 	l.seats.setLeaving(sl, &was)
 	l.newsbox.readSoon(sl.seatID)
 	l.newsbox.watchSoon(sl.seatID, p.Token)
 	return err
 }
 
-// transfer is Transfer under the slot's turn.
+// transfer does Transfer. The caller has the seat's turn.
 func (l *lease) transfer(ctx context.Context, what string, sl *claimState, p driver.Place, heir uint64) error {
 	for {
 		resp, err := l.readUpTo(ctx, what, p.Name, max(heir, p.Token))
@@ -78,16 +73,16 @@ func (l *lease) transfer(ctx context.Context, what string, sl *claimState, p dri
 	}
 }
 
-// readUpTo reads who stands in the line, up to the last of those concerned, oldest first.
+// readUpTo reads who stands in the line up to that token, oldest first.
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
-	dir := l.s.lineDir(name)
-	return l.s.wire.Get(ctx, what, &pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
-		KeysOnly: true, MaxCreateRevision: int64(min(last, 1<<63-1)),
-		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+	r := keysOf(oldestFirst(under(l.s.lineDir(name))), 0)
+	r.MaxCreateRevision = int64(min(last, 1<<63-1))
+	return l.s.wire.Get(ctx, what, r)
 }
 
-// between returns the claims behind p's up to the heir's, the heir's last, or why there can be no
-// transfer. None and no error: it has happened already, in an attempt whose answer was lost.
+// between returns the claims behind p's up to the heir's, which comes last, or why there can be no
+// transfer. None and no error: an attempt whose answer was lost has done it. The caller has the
+// seat's turn.
 func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64, line []*mvccpb.KeyValue,
 ) ([]*mvccpb.KeyValue, error) {
 	at := slices.IndexFunc(line, func(kv *mvccpb.KeyValue) bool { return uint64(kv.CreateRevision) == p.Token })
@@ -112,8 +107,8 @@ func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64
 	return line[1:], nil
 }
 
-// thin removes claims from the front until those left fit into one Txn. Each step is made only
-// while p stands.
+// thin removes the first claims of line until the rest fits into one Txn, each step only while p
+// and the heir's claim stand.
 func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*mvccpb.KeyValue) error {
 	heir := line[len(line)-1]
 	for len(line) > chunk {
@@ -131,19 +126,8 @@ func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*m
 	return nil
 }
 
-// removals deletes claims, each if it is still the one that was read.
-func removals(claims []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
-	for _, kv := range claims {
-		ops = append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(string(kv.Key), kv.CreateRevision)},
-			Success: []*pb.RequestOp{doDelete(string(kv.Key))},
-		}}})
-	}
-	return ops
-}
-
-// handOver is the Txn that removes p and all claims of line but the last, the heir's. Where a put
-// of p may still be under way it is fenced off in the same step, as in retract.
+// handOver is the Txn that removes p and all of line but the last, the heir's. Where a put of p is
+// in doubt it is fenced off in the same step, as in retract. The caller has the seat's turn.
 func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place, line []*mvccpb.KeyValue,
 ) (*pb.TxnResponse, error) {
 	heir := line[len(line)-1]
@@ -161,7 +145,7 @@ func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p dri
 	}
 	resp, out := l.s.journal.sendWithRecord(ctx, req, l.s.journal.recordOf(ctx, p))
 	err := l.s.wire.Explain(ctx, what, out)
-	if out.Doubt || err != nil && !final(err) {
+	if out.Doubt || err != nil && !driver.IsFinal(err) {
 		l.seats.mu.Lock()
 		sl.handing = true
 		l.seats.mu.Unlock()

@@ -106,7 +106,7 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 						return do(ctx)
 					}
 				})
-				if err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token); err == nil || final(err) {
+				if err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token); err == nil || driver.IsFinal(err) {
 					t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 				}
 				g.set(func() { g.after, g.instead = nil, nil })
@@ -197,7 +197,7 @@ func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 			txn, ok := req.(*pb.TxnRequest)
 			return ok && len(txn.Success) > 1 && len(txn.Compare) == 2
 		})
-		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
+		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		if err := c.Delete(ending(t, 10*time.Second), l.keyOf(p), int64(p.Token)); err != nil {
@@ -281,7 +281,7 @@ func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 				return rpctypes.ErrGRPCRequestTooManyRequests
 			}
 		})
-		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || final(err) {
+		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		begun := time.Now()

@@ -325,6 +325,7 @@ func courtSeeds(t *testing.T) uint64 {
 // by transfer or by their owners, nobody is told that he holds who did not, and nobody that he is
 // gone who stands. Some stores have their prefix watch on and off all the time.
 func TestSimulatedHeldIsTrue(t *testing.T) {
+	t.Parallel()
 	total := map[string]int{}
 	for seed := range courtSeeds(t) {
 		synctest.Test(t, func(t *testing.T) {

@@ -201,6 +201,7 @@ func TestSimulatedReleasedDuringALook(t *testing.T) {
 // TestSimulatedSessionsLeaveNothingBehind: sessions that follow many places end while News looks
 // at them, one after another. News stops, and nothing adds up.
 func TestSimulatedSessionsLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const names, sessions = 300, 3
 		first, _ := gatedAt(t, c, 0, 0)

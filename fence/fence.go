@@ -8,27 +8,20 @@
 //	httpfence    a transport that sends the token, a middleware that refuses a smaller one
 //	filefence    a file replaced in one step
 //
-// # Why
-//
 // No check inside a process protects a write that is under way when the process is paused: it lands
 // whenever the process, or the packet, goes on. A fence is the resource's own refusal of a token
-// smaller than the largest it has seen. It needs no clock and assumes nothing about delays and
-// pauses; only that tokens grow.
+// smaller than the largest it has seen. It needs no clock; it assumes only that tokens grow.
 //
-// # Two conditions
+// Two conditions. The check and the effect are one atomic step: otherwise the newer leader's write
+// comes between them. And a new leader raises the fence before it reads what it will build on:
+// otherwise an older leader's write may land between that read and the new leader's first write,
+// and is then overwritten unseen.
 //
-// The check and the effect are one atomic step. Otherwise the newer leader's write comes between
-// them.
-//
-// A new leader raises the fence before it reads what it will build on. Otherwise an older leader's
-// write may land between that read and the new leader's first write, and is then overwritten
-// unseen. Every package has a Raise.
-//
-// # What no fence can do
-//
-// It orders writes to one resource. It does not undo what an older leader wrote before the fence
-// was raised, and it does not order two resources against each other. Of a virtual machine that was
+// A fence orders writes to one resource. It does not undo what an older leader wrote before it was
+// raised, and it does not order two resources against each other. Of a virtual machine that was
 // started twice from one snapshot both copies have the same token: no fence can tell them apart.
+//
+// What each fence guarantees and cannot do: docs/fencing.md.
 package fence
 
 import (
@@ -67,12 +60,10 @@ func Of(t Term) Stamp { return Stamp{Name: t.Name(), Token: t.Token()} }
 // given an origin refuses every other one, and none, with [ErrOrigin], until an operator has said
 // that it is right (Adopt). So either all leaders of an election give one, or none does.
 //
-// An origin shows a restore only if the store's identity changed with it. etcd's cluster ID is
-// computed from --initial-cluster-token and the members' peer URLs: restored, or started on an
-// empty disk, with the same flags it is the same, nothing is noticed, and a leader of before and
-// one of after may even have one and the same token. So restore etcd with a new
-// --initial-cluster-token, or with
-// --bump-revision and --mark-compacted, which let tokens grow on.
+// An origin shows a restore only if the store's identity changed with it. etcd computes its cluster
+// ID from --initial-cluster-token and the members' peer URLs: restored, or started on an empty
+// disk, with the same flags it keeps its ID. So restore etcd with a new --initial-cluster-token,
+// or with --bump-revision and --mark-compacted, which let tokens grow on.
 func (s Stamp) From(store any) Stamp {
 	if o, ok := store.(interface{ Origin() string }); ok {
 		s.Origin = o.Origin()
@@ -109,10 +100,10 @@ func (s Stamp) Valid() error {
 	return nil
 }
 
-// After returns nil if a write with s may follow one with last, the zero Stamp where nothing was
-// seen yet. Otherwise it returns a *StaleError, an *OriginError, or a primacy.ErrInvalid if last is
-// another election's. It is the rule of every fence; a resource with a fence of its own calls it
-// while it holds whatever makes check and effect one step. What it stores afterwards is s.
+// After is the rule of every fence. It returns nil if a write with s may follow one with last, the
+// zero Stamp where nothing was seen yet; otherwise a *StaleError, an *OriginError, or a
+// primacy.ErrInvalid if last is another election's. A resource with a fence of its own calls it
+// while it holds whatever makes check and effect one step, and then stores s.
 func (s Stamp) After(last Stamp) error {
 	switch {
 	case last.Token == 0:

@@ -29,6 +29,11 @@ import (
 	"fmt"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/pgstore"
+	"github.com/primacy-go/primacy/redisstore"
+	"github.com/primacy-go/primacy/redlockstore"
+	"github.com/primacy-go/primacy/zkstore"
 )
 
 // ErrURL says that a store URL cannot be used. Passwords are not in its text.
@@ -46,19 +51,36 @@ type kind struct {
 var kinds map[string]kind
 
 func init() {
+	etcd := opener(etcdConfig, etcdstore.Open)
+	postgres := opener(postgresConfig, pgstore.Open)
+	redis := opener(redisConfig, redisstore.Open)
+	redlock := opener(redlockConfig, redlockstore.Open)
+	zookeeper := opener(zkConfig, zkstore.Open)
 	kinds = map[string]kind{
-		"etcd":          {port: "2379", example: "etcd://HOST:2379", open: openEtcd},
-		"etcds":         {port: "2379", secure: true, example: "etcds://HOST:2379", open: openEtcd},
-		"postgres":      {port: "5432", example: "postgres://USER@HOST:5432/DATABASE", open: openPostgres},
-		"postgresql":    {port: "5432", example: "postgresql://USER@HOST:5432/DATABASE", open: openPostgres},
-		"redis":         {port: "6379", example: "redis://HOST:6379", open: openRedis},
-		"rediss":        {port: "6379", secure: true, example: "rediss://HOST:6379", open: openRedis},
-		"redis+quorum":  {port: "6379", example: "redis+quorum://HOST1,HOST2,HOST3", open: openRedlock},
-		"rediss+quorum": {port: "6379", secure: true, example: "rediss+quorum://HOST1,HOST2,HOST3", open: openRedlock},
-		"redis+plain":   {port: "6379", example: "redis+plain://HOST:6379", open: openRedlock},
-		"rediss+plain":  {port: "6379", secure: true, example: "rediss+plain://HOST:6379", open: openRedlock},
-		"zk":            {port: "2181", example: "zk://HOST:2181", open: openZooKeeper},
-		"zks":           {port: "2181", secure: true, example: "zks://HOST:2181", open: openZooKeeper},
+		"etcd":          {port: "2379", example: "etcd://HOST:2379", open: etcd},
+		"etcds":         {port: "2379", secure: true, example: "etcds://HOST:2379", open: etcd},
+		"postgres":      {port: "5432", example: "postgres://USER@HOST:5432/DATABASE", open: postgres},
+		"postgresql":    {port: "5432", example: "postgresql://USER@HOST:5432/DATABASE", open: postgres},
+		"redis":         {port: "6379", example: "redis://HOST:6379", open: redis},
+		"rediss":        {port: "6379", secure: true, example: "rediss://HOST:6379", open: redis},
+		"redis+quorum":  {port: "6379", example: "redis+quorum://HOST1,HOST2,HOST3", open: redlock},
+		"rediss+quorum": {port: "6379", secure: true, example: "rediss+quorum://HOST1,HOST2,HOST3", open: redlock},
+		"redis+plain":   {port: "6379", example: "redis+plain://HOST:6379", open: redlock},
+		"rediss+plain":  {port: "6379", secure: true, example: "rediss+plain://HOST:6379", open: redlock},
+		"zk":            {port: "2181", example: "zk://HOST:2181", open: zookeeper},
+		"zks":           {port: "2181", secure: true, example: "zks://HOST:2181", open: zookeeper},
+	}
+}
+
+// opener returns what opens the stores of one kind.
+func opener[C any, S driver.Store](config func(address) (C, error), open func(context.Context, C) (S, error),
+) func(context.Context, address) (driver.Store, error) {
+	return func(ctx context.Context, a address) (driver.Store, error) {
+		c, err := config(a)
+		if err != nil {
+			return nil, err
+		}
+		return open(ctx, c)
 	}
 }
 

@@ -1,21 +1,11 @@
 package open
 
 import (
-	"context"
 	"net/url"
 	"strings"
 
-	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/pgstore"
 )
-
-func openPostgres(ctx context.Context, a address) (driver.Store, error) {
-	c, err := postgresConfig(a)
-	if err != nil {
-		return nil, err
-	}
-	return pgstore.Open(ctx, c)
-}
 
 // Schema returns the SQL that creates what the store of a postgres:// URL needs, for whoever may
 // run it where the program's own user may not. It does not connect. Any other URL is an ErrURL.
@@ -46,15 +36,11 @@ func postgresConfig(a address) (c pgstore.Config, err error) {
 	}
 	c.Password = a.password
 	c.Prefix, _ = a.take("schema")
-	migrate, err := a.flag("migrate", true)
-	if err != nil {
-		return c, err
-	}
-	c.NoMigrate = !migrate
+	c.NoMigrate = !a.flag("migrate", true)
 	u := url.URL{Scheme: "postgres", Host: strings.Join(a.hosts, ","), Path: "/" + a.path, RawQuery: a.query.Encode()}
 	if a.user != "" {
 		u.User = url.User(a.user)
 	}
 	c.DSN = u.String()
-	return c, nil
+	return c, a.err
 }

@@ -16,9 +16,10 @@ import (
 type address struct {
 	scheme         string
 	user, password string
-	hosts          []string // HOST:PORT
-	path           string   // without slashes around it
-	query          url.Values
+	hosts          []string   // HOST:PORT
+	path           string     // without slashes around it
+	query          url.Values // what has not been taken yet
+	err            error      // the first thing that is wrong with the options
 }
 
 func (a address) secure() bool    { return kinds[a.scheme].secure }
@@ -54,7 +55,10 @@ func parse(rawURL string) (a address, err error) {
 	if err := a.readHosts(authority); err != nil {
 		return a, err
 	}
-	return a, a.passwordFile()
+	if password, ok := a.secret("password-file"); ok {
+		a.password = password
+	}
+	return a, a.err
 }
 
 func schemesText() string {
@@ -113,20 +117,6 @@ func (a *address) host(host string) (string, error) {
 	return net.JoinHostPort(strings.Trim(name, "[]"), port), nil
 }
 
-// passwordFile reads the password from where the query says.
-func (a *address) passwordFile() error {
-	file, ok := a.take("password-file")
-	if !ok {
-		return nil
-	}
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return bad("password-file: %v", err)
-	}
-	a.password = strings.TrimRight(string(b), "\r\n")
-	return nil
-}
-
 // take removes an option from the query and returns its last value.
 func (a *address) take(key string) (value string, ok bool) {
 	if values, ok := a.query[key]; ok {
@@ -136,49 +126,69 @@ func (a *address) take(key string) (value string, ok bool) {
 	return "", false
 }
 
+// fail notes the first thing that is wrong with the options; rest returns it.
+func (a *address) fail(format string, args ...any) {
+	if a.err == nil {
+		a.err = bad(format, args...)
+	}
+}
+
 // flag takes an option that is true or false.
-func (a *address) flag(key string, unsaid bool) (bool, error) {
+func (a *address) flag(key string, unsaid bool) bool {
 	v, ok := a.take(key)
 	if !ok {
-		return unsaid, nil
+		return unsaid
 	}
 	on, err := strconv.ParseBool(v)
 	if err != nil {
-		return false, bad("%s is %q: use true or false", key, v)
+		a.fail("%s is %q: use true or false", key, v)
 	}
-	return on, nil
+	return on
 }
 
-// number takes an option that is a whole number from 0 to top.
-func (a *address) number(key string, top int) (int, error) {
+// number takes an option that is a whole number from 0 to top, 0 where it is not given.
+func (a *address) number(key string, top int) int {
 	v, ok := a.take(key)
 	if !ok {
-		return 0, nil
+		return 0
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 0 || n > top {
-		return 0, bad("%s is %q: use a number from 0 to %d", key, v, top)
+		a.fail("%s is %q: use a number from 0 to %d", key, v, top)
 	}
-	return n, nil
+	return n
 }
 
 // duration takes an option that is a positive duration, 0 where it is not given.
-func (a *address) duration(key string) (time.Duration, error) {
+func (a *address) duration(key string) time.Duration {
 	v, ok := a.take(key)
 	if !ok {
-		return 0, nil
+		return 0
 	}
 	d, err := time.ParseDuration(v)
 	if err != nil || d <= 0 {
-		return 0, bad("%s is %q: use a duration such as 30s", key, v)
+		a.fail("%s is %q: use a duration such as 30s", key, v)
 	}
-	return d, nil
+	return d
 }
 
-// rest refuses what nobody took.
+// secret takes an option that names a file, and returns its content without the end of the last line.
+func (a *address) secret(key string) (text string, ok bool) {
+	file, ok := a.take(key)
+	if !ok {
+		return "", false
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		a.fail("%s: %v", key, err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), true
+}
+
+// rest returns the first error of the options, among which those that nobody took are.
 func (a *address) rest(known string) error {
 	for _, key := range slices.Sorted(maps.Keys(a.query)) {
-		return bad("unknown option %q: use %s", key, known)
+		a.fail("unknown option %q: use %s", key, known)
 	}
-	return nil
+	return a.err
 }

@@ -144,14 +144,3 @@ func (s *Store) Journals(ctx context.Context, prefix string) (all []string, err 
 	}
 	return all, err
 }
-
-// texts runs a query with one argument and one column.
-func (s *Store) texts(ctx context.Context, verb, sql string, arg any) (all []string, err error) {
-	err = s.do(ctx, verb, sql, []any{arg}, func(rows pgx.Rows) error {
-		var text []byte
-		err := rows.Scan(&text)
-		all = append(all, string(text))
-		return err
-	})
-	return all, err
-}

@@ -37,10 +37,7 @@ func fit(texts ...string) error {
 }
 
 // isFinal says whether an error says that nothing happened, and nothing will.
-func isFinal(err error) bool {
-	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) ||
-		errors.Is(err, driver.ErrNoSuccessor) || errors.Is(err, errBusy)
-}
+func isFinal(err error) bool { return driver.IsFinal(err) || errors.Is(err, errBusy) }
 
 // Claim implements [driver.Lease].
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
@@ -147,7 +144,7 @@ func (l *lease) beginTake(claims []driver.Claim, p *driver.Place) (spend bool, e
 	}
 	for _, c := range claims {
 		if l.ids.refused(c.ID) {
-			return false, fmt.Errorf("claim %s on %s was given up: %w", c.ID, c.Name, driver.ErrGone)
+			return false, givenUp(c)
 		}
 	}
 	for _, c := range claims {
@@ -162,34 +159,9 @@ func (l *lease) beginTake(claims []driver.Claim, p *driver.Place) (spend bool, e
 	return spend, nil
 }
 
-// failures has, by the code of take's answer, what it means for the lease and the error that is
-// returned.
-var failures = map[string]func(l *lease, claims []driver.Claim, row taken) error{
-	"gone": func(l *lease, _ []driver.Claim, _ taken) error { return l.goneLocked("claim") },
-	"spent": func(l *lease, claims []driver.Claim, _ taken) error {
-		if len(claims) == 1 {
-			l.ids.spent.Add(claims[0].ID)
-		}
-		return fmt.Errorf("claim %s on %s was given up: %w", claims[0].ID, claims[0].Name, driver.ErrGone)
-	},
-	"misfit": func(l *lease, claims []driver.Claim, row taken) error {
-		for _, c := range claims { // the claims that they were to displace stay
-			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
-				o.leaving = false
-			}
-		}
-		c := claims[row.token-1]
-		return driver.Misfit(c.Name, row.slots, c.Slots)
-	},
-	"taken": func(l *lease, claims []driver.Claim, _ taken) error {
-		for _, c := range claims { // the call has removed what the lease had on these seats
-			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
-				l.ids.spent.Add(o.place.ID)
-				o.forgetLocked()
-			}
-		}
-		return driver.ErrTaken
-	},
+// givenUp is the error for a claim whose ID must not enter any more.
+func givenUp(c driver.Claim) error {
+	return fmt.Errorf("claim %s on %s was given up: %w", c.ID, c.Name, driver.ErrGone)
 }
 
 // takenLocked makes the answer of a call of take from its rows. The caller holds mu.
@@ -197,13 +169,34 @@ func (l *lease) takenLocked(claims []driver.Claim, rows []taken, generation int)
 	if len(rows) == 0 {
 		return nil, fmt.Errorf("postgres %s: claim: an answer without rows", l.s.hosts)
 	}
-	code := rows[0].code
-	if failed := failures[code]; failed != nil {
-		return nil, failed(l, claims, rows[0])
+	switch rows[0].code {
+	case "gone":
+		return nil, l.goneLocked("claim")
+	case "spent":
+		if len(claims) == 1 {
+			l.ids.spent.Add(claims[0].ID)
+		}
+		return nil, givenUp(claims[0])
+	case "misfit":
+		for _, c := range claims { // the claims that they were to displace stay
+			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
+				o.leaving = false
+			}
+		}
+		c := claims[rows[0].token-1]
+		return nil, driver.Misfit(c.Name, rows[0].slots, c.Slots)
+	case "taken":
+		for _, c := range claims { // the call has removed what the lease had on these seats
+			if o := l.claims[storeutil.SeatOf(c)]; o != nil {
+				l.ids.spent.Add(o.place.ID)
+				o.forgetLocked()
+			}
+		}
+		return nil, driver.ErrTaken
 	}
-	if code != "ok" || len(rows) != len(claims) { // of functions that are not ours: whether they entered is not known
+	if rows[0].code != "ok" || len(rows) != len(claims) { // of functions that are not ours: did the claims enter?
 		return nil, fmt.Errorf("postgres %s: claim: an answer %q with %d rows for %d claims",
-			l.s.hosts, code, len(rows), len(claims))
+			l.s.hosts, rows[0].code, len(rows), len(claims))
 	}
 	if l.isOver {
 		return nil, driver.ErrGone

@@ -206,6 +206,17 @@ func (d *db) do(ctx context.Context, verb, sql string, args []any, scan func(pgx
 	return d.wrap(ctx, verb, err)
 }
 
+// texts runs a statement whose answer has one column of text.
+func (d *db) texts(ctx context.Context, verb, sql string, args ...any) (all []string, err error) {
+	err = d.do(ctx, verb, sql, args, func(rows pgx.Rows) error {
+		var text []byte
+		err := rows.Scan(&text)
+		all = append(all, string(text))
+		return err
+	})
+	return all, err
+}
+
 // doUnfenced runs a statement again while a fenced transaction keeps it from being carried out.
 func (d *db) doUnfenced(ctx context.Context, verb, sql string, args []any, scan func(pgx.Rows) error) error {
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {

@@ -23,8 +23,8 @@ type settings struct {
 // settings asks a server how it is set up. An ordinary role sees only how many standbys there are.
 func (d *db) settings(ctx context.Context, conn *pgx.Conn) (st settings, err error) {
 	err = conn.QueryRow(ctx, d.schema.fill.Replace(`SELECT current_setting('fsync'),
-		current_setting('full_page_writes'), current_setting('synchronous_commit'), coalesce(current_setting('synchronous_standby_names', true), ''),
-		(SELECT count(*) FROM pg_stat_replication),
+		current_setting('full_page_writes'), current_setting('synchronous_commit'),
+		coalesce(current_setting('synchronous_standby_names', true), ''), (SELECT count(*) FROM pg_stat_replication),
 		(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), {S}.timeline()`),
 		pgx.QueryExecModeExec).
 		Scan(&st.fsync, &st.pages, &st.commit, &st.standbys, &st.followers, &st.sync, &st.timeline)
@@ -140,19 +140,17 @@ func (s *Store) permission(ctx context.Context, name string) driver.Finding {
 	if err == nil {
 		_, err = s.Line(ctx, name)
 	}
-	f := driver.Finding{Topic: "permission", Level: driver.Failed,
-		Advice: "grant the role the rights of pgstore.Grants"}
 	switch {
-	case err != nil && errors.Is(err, driver.ErrRefused):
-		f.Found = err.Error()
-	case err != nil:
-		return failed("permission", err)
-	case len(missing) > 0:
-		f.Found = fmt.Sprintf("may not write to %v of the schema %q", missing, s.schema.name)
-	default:
-		f = driver.Finding{Topic: "permission", Level: driver.Fine,
+	case err == nil && len(missing) == 0:
+		return driver.Finding{Topic: "permission", Level: driver.Fine,
 			Found: fmt.Sprintf("may read and write the schema %q", s.schema.name)}
+	case err == nil:
+		err = fmt.Errorf("may not write to %v of the schema %q", missing, s.schema.name)
+	case !errors.Is(err, driver.ErrRefused):
+		return failed("permission", err)
 	}
+	f := failed("permission", err)
+	f.Advice = "grant the role the rights of pgstore.Grants"
 	return f
 }
 

@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"fmt"
-	"math/big"
 	"sync"
 	"time"
 
@@ -19,7 +18,7 @@ type lease struct {
 	over      chan struct{} // closed when the lease is known to have ended
 
 	mu     sync.Mutex
-	isOver bool
+	isOver bool                         // the lease is known to have ended
 	claims map[storeutil.Seat]*ownClaim // at most one for each seat
 	ids    claimIDs
 	news   []driver.News
@@ -212,9 +211,9 @@ func (l *lease) addNewsLocked(n driver.News) {
 // by hand. The server's and ours are given as their number and the sum of their tokens. The caller
 // holds mu, and wakes the looker.
 func (l *lease) compareLocked(server string) {
-	sum := new(big.Int)
+	sum := uint64(0)
 	for _, o := range l.claims {
-		sum.Add(sum, new(big.Int).SetUint64(o.place.Token))
+		sum += o.place.Token
 	}
 	ours := fmt.Sprint(len(l.claims), " ", sum)
 	both := server + " / " + ours

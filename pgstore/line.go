@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
 // watchPoll is how often lines that somebody follows are asked for, all of them in one call.
@@ -22,21 +21,27 @@ const watchPoll = 200 * time.Millisecond
 type lineWatch struct {
 	*db
 	mu    sync.Mutex
-	names map[string]*watchedLine
+	lines map[string]*watchedLine // by hashOf their names
 	runs  bool
 	now   chan struct{} // has the lines asked for now
 }
 
-// watchedLine is a name that callers of Next follow.
+// watchedLine is a line that callers of Next follow.
 type watchedLine struct {
+	name    string
 	callers int
-	hash    string
 	at      uint64        // the revision that its callers know
 	moved   chan struct{} // closed when the line is no longer at it
 }
 
 func newLineWatch(d *db) *lineWatch {
-	return &lineWatch{db: d, names: map[string]*watchedLine{}, now: make(chan struct{}, 1)}
+	return &lineWatch{db: d, lines: map[string]*watchedLine{}, now: make(chan struct{}, 1)}
+}
+
+// hashOf is how a hand-over names its line.
+func hashOf(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:12])
 }
 
 // Line implements [driver.Store].
@@ -108,15 +113,15 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 
 // wait returns when the line may no longer be at that revision.
 func (w *lineWatch) wait(ctx context.Context, name string, at uint64) error {
+	hash := hashOf(name)
 	w.mu.Lock()
-	f := w.names[name]
+	f := w.lines[hash]
 	if f == nil {
-		sum := sha256.Sum256([]byte(name))
-		f = &watchedLine{hash: hex.EncodeToString(sum[:12]), at: at, moved: make(chan struct{})}
-		w.names[name] = f
+		f = &watchedLine{name: name, at: at, moved: make(chan struct{})}
+		w.lines[hash] = f
 	}
 	if f.at != at { // its callers know different revisions: for the older one the line has moved already
-		w.signalLocked(f)
+		w.movedLocked(hash)
 		f.at = max(f.at, at)
 	}
 	f.callers++
@@ -129,8 +134,8 @@ func (w *lineWatch) wait(ctx context.Context, name string, at uint64) error {
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if f.callers--; f.callers == 0 && w.names[name] == f {
-			delete(w.names, name)
+		if f.callers--; f.callers == 0 {
+			delete(w.lines, hash)
 		}
 	}()
 	select {
@@ -143,26 +148,19 @@ func (w *lineWatch) wait(ctx context.Context, name string, at uint64) error {
 	}
 }
 
-// signalLocked wakes those who follow the line. The caller holds mu.
-func (w *lineWatch) signalLocked(f *watchedLine) {
-	close(f.moved)
-	f.moved = make(chan struct{})
+// movedLocked wakes those who follow the line with that hash. The caller holds mu.
+func (w *lineWatch) movedLocked(hash string) {
+	if f := w.lines[hash]; f != nil {
+		close(f.moved)
+		f.moved = make(chan struct{})
+	}
 }
 
 // handedOver wakes those who follow the line with that hash.
 func (w *lineWatch) handedOver(hash string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, f := range w.names {
-		if f.hash == hash {
-			w.signalLocked(f)
-		}
-	}
-}
-
-// askNow has every line asked for now.
-func (w *lineWatch) askNow() {
-	storeutil.Signal(w.now)
+	w.movedLocked(hash)
 }
 
 // run asks for all followed lines now and then, while there are any.
@@ -175,42 +173,35 @@ func (w *lineWatch) run() {
 			return
 		}
 		w.mu.Lock()
-		if len(w.names) == 0 {
+		if len(w.lines) == 0 {
 			w.runs = false
 			w.mu.Unlock()
 			return
 		}
-		var names []string
-		var at []int64
-		for name, f := range w.names {
-			names, at = append(names, name), append(at, int64(f.at))
+		var all []watchedLine
+		for _, f := range w.lines {
+			all = append(all, *f)
 		}
 		w.mu.Unlock()
-		for some := range slices.Chunk(make([]struct{}, len(names)), 1000) {
-			w.ask(names[:len(some)], at[:len(some)])
-			names, at = names[len(some):], at[len(some):]
+		for some := range slices.Chunk(all, 1000) {
+			w.ask(some)
 		}
 	}
 }
 
 // ask asks for some lines, and wakes those who follow one that has moved.
-func (w *lineWatch) ask(names []string, at []int64) {
+func (w *lineWatch) ask(lines []watchedLine) {
 	ctx, cancel := context.WithTimeout(w.ctx, callLimit)
 	defer cancel()
-	var moved []string
-	sql := "SELECT * FROM {S}.moved($1::text[], $2::bigint[])"
-	err := w.do(ctx, "next", sql, []any{names, at}, func(r pgx.Rows) error {
-		moved = append(moved, "")
-		return r.Scan(&moved[len(moved)-1])
-	})
-	if err != nil {
-		return // again at the next turn
+	names, at := make([]string, len(lines)), make([]int64, len(lines))
+	for i, f := range lines {
+		names[i], at[i] = f.name, int64(f.at)
 	}
+	// What an error leaves out is asked for at the next turn.
+	moved, _ := w.texts(ctx, "next", "SELECT * FROM {S}.moved($1::text[], $2::bigint[])", names, at)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, name := range moved {
-		if f := w.names[name]; f != nil {
-			w.signalLocked(f)
-		}
+		w.movedLocked(hashOf(name))
 	}
 }

@@ -162,7 +162,7 @@ func (li *listener) lookAll() {
 	for _, l := range li.own.present() {
 		l.lookAtWaiting()
 	}
-	li.watch.askNow()
+	storeutil.Signal(li.watch.now)
 }
 
 // receive passes notifications on until the connection fails. A silent connection is tried with a
@@ -290,7 +290,7 @@ func (r *registry) notified(payload string) {
 		l := r.leases[about]
 		r.mu.Unlock()
 		if l != nil {
-			l.lookAt(nil)
+			l.lookNow()
 		}
 		return
 	}

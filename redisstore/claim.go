@@ -38,7 +38,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 		return nil, err
 	}
 	sc := claimScript
-	if picky(claims) {
+	if mayBeRefused(claims) {
 		sc = tryScript
 	}
 	var places []driver.Place
@@ -60,9 +60,9 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, final
 }
 
-// picky says whether the store may not repeat a Claim by itself. The answer to the repeated call,
-// that nothing has entered, would hide that the first call may still enter.
-func picky(claims []driver.Claim) bool {
+// mayBeRefused says whether the answer to a Claim may be that nothing has entered. The store does
+// not repeat such a Claim by itself: that answer would hide that the first call may still enter.
+func mayBeRefused(claims []driver.Claim) bool {
 	return slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try || c.Slots != 0 })
 }
 
@@ -112,7 +112,7 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 			c.n = l.numbers.next()
 			l.claims[want.ID] = c
 		}
-		c.busy++
+		c.entering++
 		mine[i] = c
 	}
 	return mine, nil
@@ -123,9 +123,9 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 func (l *lease) enteredNothingLocked(mine []*ownClaim, unknown bool) {
 	defer l.claimEndedLocked()
 	for _, c := range mine {
-		c.busy--
+		c.entering--
 		c.doubt = c.doubt || unknown
-		if !c.doubt && !c.entered && c.busy == 0 && l.claims[c.id] == c {
+		if !c.doubt && !c.entered && c.entering == 0 && l.claims[c.id] == c {
 			delete(l.claims, c.id)
 			l.numbers.settle(c.n)
 		}
@@ -145,7 +145,7 @@ func (l *lease) enteredLocked(mine []*ownClaim, got reply) []driver.Place {
 	defer l.claimEndedLocked()
 	var places []driver.Place
 	for i, c := range mine {
-		c.busy--
+		c.entering--
 		p := driver.Place{Name: c.name, Seat: c.seat, Slots: c.slots, ID: c.id, Token: uint64(got.num(3 + 3*i))}
 		epoch, pushed := l.early[p.Token]
 		p.Held = got.num(4+3*i) == 1 || pushed && epoch == l.epoch
@@ -181,7 +181,7 @@ func (l *lease) displacedLocked(mine []*ownClaim) {
 	}
 	for _, c := range l.claims {
 		o := at[storeutil.Seat{Name: c.name, Seat: c.seat}]
-		if o != nil && o != c && c.entered && c.busy == 0 && c.token < o.token {
+		if o != nil && o != c && c.entered && c.entering == 0 && c.token < o.token {
 			c.forgetLocked()
 		}
 	}

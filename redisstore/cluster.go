@@ -34,11 +34,8 @@ func movedAway(err error) bool {
 	return redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "CLUSTERDOWN ")
 }
 
-// inCluster finds the master of the slot that key is in. slots, if not nil, is used in place of
-// CLUSTER SLOTS.
-func inCluster(
-	addrs []string, o redis.Options, key string, slots func(context.Context) ([]redis.ClusterSlot, error),
-) *finder {
+// inCluster finds the master of the slot that key is in.
+func inCluster(addrs []string, o redis.Options, key string) *finder {
 	slot := slotOf(strings.TrimSuffix(strings.TrimPrefix(key, "{"), "}:server"))
 	f := &finder{who: "the cluster", first: addrs, reach: o.Dialer}
 	if f.reach == nil {
@@ -49,12 +46,7 @@ func inCluster(
 		o.Addr, o.Dialer = addr, f.reach
 		c := redis.NewClient(own(&o, 1))
 		defer c.Close()
-		var all []redis.ClusterSlot
-		if slots != nil {
-			all, err = slots(ctx)
-		} else {
-			all, err = slotsOf(ctx, c)
-		}
+		all, err := slotsOf(ctx, c)
 		if err != nil {
 			return "", nil, err
 		}
@@ -123,17 +115,4 @@ func seenFrom(asked, node string) string {
 		host = home
 	}
 	return net.JoinHostPort(host, port)
-}
-
-// ofCluster returns what one server of a cluster is reached with.
-func ofCluster(c *redis.ClusterOptions) redis.Options {
-	return redis.Options{
-		ClientName: c.ClientName, Dialer: c.Dialer, OnConnect: c.OnConnect, Protocol: c.Protocol,
-		Username: c.Username, Password: c.Password, CredentialsProvider: c.CredentialsProvider,
-		CredentialsProviderContext:   c.CredentialsProviderContext,
-		StreamingCredentialsProvider: c.StreamingCredentialsProvider,
-		ReadBufferSize:               c.ReadBufferSize, WriteBufferSize: c.WriteBufferSize, PoolFIFO: c.PoolFIFO,
-		PoolTimeout: c.PoolTimeout, ConnMaxIdleTime: c.ConnMaxIdleTime, ConnMaxLifetime: c.ConnMaxLifetime,
-		TLSConfig: c.TLSConfig,
-	}
 }

@@ -127,7 +127,7 @@ func TestSessionsOutliveAMove(t *testing.T) {
 	all := redistest.StartCluster(t, 2, 0, redistest.Options{})
 	s := openAt(t, clusterConfig(all))
 	t.Cleanup(func() { s.Close() })
-	const ttl = 5 * time.Second
+	const ttl = time.Minute
 	l, second := grant(t, s, ttl), grant(t, s, ttl)
 	p, q := enter(t, l, "n", "1"), enter(t, second, "n", "2")
 	owner := redistest.Owner(all)
@@ -171,7 +171,8 @@ func TestSessionsOutliveAMove(t *testing.T) {
 	if err := l.Release(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := drivertest.Await(soon(t), second, q); err != nil { // once it is calm
+	m.To().Do("HSET", "{primacy}:server", "calm", 0, "since", 0) // or it would last for a ttl
+	if _, err := drivertest.Await(soon(t), second, q); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -192,7 +193,7 @@ func TestPushesFollowTheSlot(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		for i, s := range stores {
-			pushed(t, s, fmt.Sprint(when, ", plain ", i == 1))
+			pushed(t, s, fmt.Sprint(when, ", plain ", i == 1), redistest.Owner(all))
 		}
 	}
 	check("at first")
@@ -209,20 +210,18 @@ func TestPushesFollowTheSlot(t *testing.T) {
 	check("after a failover by hand")
 }
 
-// pushed wants hand-overs that do not wait for a poll, once the store has had time to notice.
-func pushed(t *testing.T, s *redisstore.Store, when string) {
+// pushed wants hand-overs that do not wait for a poll, once the store has had time to notice. It ends the hold-off of a server that has just taken over.
+func pushed(t *testing.T, s *redisstore.Store, when string, tookOver ...*redistest.Server) {
 	t.Helper()
-	const ttl = 2 * time.Second // and so long it is calm; on a busy machine a renewal takes its time
-	a, b := grant(t, s, ttl), grant(t, s, ttl)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go keepAlive(ctx, a)
-	go keepAlive(ctx, b)
+	a, b := grant(t, s, time.Minute), grant(t, s, time.Minute)
 	fast := 0
-	for i, end := 0, time.Now().Add(10*time.Second); fast < 3 && time.Now().Before(end); i++ {
+	for i, end := 0, time.Now().Add(time.Minute); fast < 3 && time.Now().Before(end); i++ {
 		p, err := a.Claim(soon(t), driver.Claim{Name: "n", ID: fmt.Sprint(a.ID(), i)})
 		if err != nil {
 			continue
+		}
+		for _, srv := range tookOver {
+			srv.Do("HSET", "{primacy}:server", "calm", 0, "since", 0)
 		}
 		if p[0], err = drivertest.Await(soon(t), a, p[0]); err != nil {
 			t.Fatalf("%s: Wait = %v", when, err)
@@ -238,7 +237,7 @@ func pushed(t *testing.T, s *redisstore.Store, when string) {
 		if err := <-got; err != nil {
 			t.Fatalf("%s: Wait = %v", when, err)
 		}
-		if took := time.Since(begun); took < 150*time.Millisecond {
+		if took := time.Since(begun); took < time.Second { // a poll comes after two
 			fast++
 		}
 		if err := b.Release(t.Context(), q); err != nil {

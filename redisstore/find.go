@@ -44,7 +44,7 @@ type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 // found makes clients of the server that f finds.
 func (f *finder) found(o redis.Options) clientMaker {
 	o.Addr = strings.Join(f.first, ",")
-	return func(pool int) redis.UniversalClient {
+	return func(pool int) *redis.Client {
 		o := o
 		o.Dialer = f.dialer()
 		return redis.NewClient(own(&o, pool))

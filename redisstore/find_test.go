@@ -146,18 +146,20 @@ func TestOpenDuringAFailover(t *testing.T) {
 		}
 		return primary.Addr(), nil, nil
 	}
-	s, err := open(t.Context(), "{primacy}:", strings.Join(f.first, ", "), f.found(redis.Options{}), kind{found: true}, 0)
-	if err != nil {
+	s := &Store{server: newServer("{primacy}:", "s", false, 0, f.found(redis.Options{}))}
+	defer s.Close()
+	if err := s.identify(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
 	if asked.Load() < 3 {
 		t.Errorf("they were asked %d times, want until they name the primary", asked.Load())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	asked.Store(-1 << 20)
-	if _, err := open(ctx, "{primacy}:", strings.Join(f.first, ", "), f.found(redis.Options{}), kind{found: true}, 0); err == nil {
+	other := &Store{server: newServer("{primacy}:", "s", false, 0, f.found(redis.Options{}))}
+	defer other.Close()
+	if err := other.identify(ctx, true); err == nil {
 		t.Error("Open of a replica that stays one = nil")
 	}
 }

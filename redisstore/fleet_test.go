@@ -219,7 +219,7 @@ func (w *worker) term(ctx context.Context, who string, k int) error {
 
 // soon returns a context for what must not hang.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -241,9 +241,9 @@ func (f *fleet) terms() int {
 // goesOn waits until there are n more terms.
 func (f *fleet) goesOn(n int) {
 	f.t.Helper()
-	for want, end := f.terms()+n, time.Now().Add(30*time.Second); f.terms() < want; time.Sleep(10 * time.Millisecond) {
+	for want, end := f.terms()+n, time.Now().Add(time.Minute); f.terms() < want; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			f.t.Fatalf("no %d terms in 30 s: nobody leads any more", n)
+			f.t.Fatalf("no %d terms in a minute: nobody leads any more", n)
 		}
 	}
 }

@@ -5,66 +5,47 @@ package redisstore
 // whole leases that were acknowledged, and cannot know which.
 //
 // It does know that it goes on with another history: a primary draws a new replication ID when it
-// starts and when it is promoted (master_replid; Redis itself compares it to see whether data is
-// the same). The hash {p}:server keeps the ID under which the store's data was written. Each script
-// that grants, claims, moves or renews reads the server's ID (2 µs) and compares. Where the two
-// differ, the script writes the new ID, a new epoch, and the end of a hold-off (the field calm):
-// now plus the largest ttl ever granted. Until then nobody is newly granted a place.
+// starts and when it is promoted (master_replid). The hash {p}:server keeps the ID under which the
+// store's data was written, and each script compares the two. Where they differ, the script writes
+// the new ID, a new epoch, and the end of a hold-off (the field calm): now plus the largest ttl.
+// Until then nobody is newly granted a place.
 //
 // Why that makes no two leaders: let X believe that it leads, by an answer of an earlier history
-// that is lost here, and let another claim be granted the name here at time g. X's deadline comes
-// from a renewal that was accepted. A lease knows the epoch of its last answer:
+// that is lost here, and let another claim be granted the name here at time g.
 //
-//   - A renewal answered by an earlier server was sent before this server took over, so before
-//     `since`. Its deadline is at most since + X's ttl.
-//   - A renewal answered here under X's old epoch ran before the script that noticed the change, so
-//     again before `since`. Only the clock matters for this, not what the answer says of X's claims.
-//   - From then on every script refuses a lease that comes with another epoch, before it does
-//     anything. The lease then asks what is left of it (sync.go). Where a place that it holds is
-//     missing, waits, or has another token, the lease ends and Renew returns ErrGone. So X is not
-//     renewed past since + ttl.
+//   - X's deadline comes from a renewal that was accepted. One that an earlier server answered was
+//     sent before this server took over, so before `since`. One that was answered here under X's old
+//     epoch ran before the script that noticed the change, so before `since` too.
+//   - From then on every script refuses a lease that comes with another epoch. The lease then asks
+//     what is left of it (sync.go). Where a place that it holds is missing, waits, or has another
+//     token, the lease ends and Renew returns ErrGone.
+//   - So X's deadline is at most since + X's ttl, and g is at least since + max(the largest ttl known
+//     here, the ttl of the lease that is granted the place). All these times are on this server's
+//     clock, and a client's clock runs at its rate within the drift that the library allows.
 //
-// And g ≥ since + max(the largest ttl known here (most), the ttl of the lease that is granted the
-// place). All times are on this server's clock, and the clients' clocks run at its rate within the
-// drift that the library allows. If two clients notice the change at once, their scripts run one
-// after the other, and the second finds the new ID. A lease granted during the hold-off is of this
-// history, and its ttl does not prolong the hold-off. A failover during the hold-off is noticed
-// like the first, and begins a new one. A replica that is promoted in place keeps its connections,
-// scripts and run ID, but draws a new replication ID. So does a primary that is demoted, takes over
-// another's data, and is promoted again.
+// A failover during the hold-off begins another one. A lease granted during the hold-off is of this
+// history, and does not prolong it. A release that was lost leaves a claim of a session that lives
+// on: the same question finds it, and it is released again. Counters may have gone back, but a token
+// is at least the time in 1/64 ms.
 //
-// A release that was lost leaves a claim that the session has given up, and the session lives on.
-// The same question finds it, and the lease releases it again. Counters may have gone back, but a
-// token is at least the time in 1/64 ms.
+// A server without an ID is used for the first time, or has lost all. Then the hold-off lasts until
+// the server has run for the ttl of the lease that claims. It lasts for that ttl from now if the
+// server was ever promoted (master_replid2), and in a cluster: there a slot may have come without
+// its keys to a server that has run for long.
 //
-// If the server has no marker at all, this is the first use, or all data is lost. Then the hold-off
-// lasts until the server has run for the ttl of the lease that claims or, if the server was ever
-// promoted (master_replid2), for that ttl from now. In a cluster it is always from now: a slot may
-// have come without its keys to a server that has run for long, when the slots of a dead one are
-// given to others.
+// A primary that was made a replica keeps its connections and would answer with what it has: each
+// script refuses there. A primary that gets its first replica, or has had none for an hour, draws a
+// new ID too. That loses nothing: the process is the same (run_id) and was never a replica.
 //
-// A primary that was made a replica keeps its connections too, and would answer with what it has:
-// each script refuses there.
+// The largest ttl is the largest that was granted or renewed in this period or the one before
+// (periodLua): that of all times would make every later restart a long pause. A period is longer
+// than any ttl, so a lease that lives was granted or renewed in one of the two. Another history
+// begins the period anew by its own clock, and keeps what was known for a whole period.
 //
-// A replication ID also changes when a primary gets its first replica, or has had none for an hour.
-// That loses nothing: the process is the same (run_id) and was never a replica (no master_replid2).
-//
-// The largest ttl is not that of all times, or one long lease would make every later restart a long
-// pause. It is the largest that was granted or renewed in this period or the one before
-// (periodLua). A period is longer than any ttl. A lease that lives was granted or renewed less than
-// its ttl ago, so in one of the two: had two periods begun since, a whole period would lie between,
-// and the lease would be over. When another history begins, its clock begins the period anew, and
-// what was known is kept for a whole period: by its end the deadlines of all earlier leases are
-// over too.
-//
-// What remains possible, as Caps and the docs say:
-//
-//   - A former primary that lives on in its own part of a network and keeps its clients.
-//     Options.Replicas ends their sessions.
-//   - A lost lease with a larger ttl than any that the server still knows of, and than that of the
-//     lease that is granted the place.
-//   - FLUSHALL, keys removed by hand, eviction, a clock that is set forward: then the server ends
-//     leases early without a notice.
+// What remains possible, as Caps and the docs say: a former primary that lives on with its clients
+// (Config.Replicas ends their sessions); a lost lease with a larger ttl than any that the server
+// knows of; FLUSHALL, keys removed by hand, eviction, and a clock that is set forward, which end
+// leases early without a notice.
 const guardLua = `
 if not steady then
   local id=string.match(rep,'master_replid:(%x+)')

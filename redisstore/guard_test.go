@@ -120,13 +120,14 @@ func TestALostClaimEndsItsSession(t *testing.T) {
 	failover(a, b, at)
 	asked := time.Now()
 	var err error
-	for err = l.Renew(t.Context()); err != nil && !errors.Is(err, driver.ErrGone) && time.Since(asked) < 4*time.Second; err = l.Renew(t.Context()) {
+	for err = l.Renew(t.Context()); err != nil && !errors.Is(err, driver.ErrGone) && time.Since(asked) < 30*time.Second; err = l.Renew(t.Context()) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if !errors.Is(err, driver.ErrGone) {
 		t.Fatalf("Renew of a session whose leader's claim was lost = %v, want ErrGone", err)
 	}
 	other := grant(t, s, 5*time.Second)
+	go keepAlive(t.Context(), other)
 	q, err := other.Claim(t.Context(), driver.Claim{Name: "n", ID: "2"})
 	if err != nil || q[0].Held {
 		t.Fatalf("Claim right after the failover = %+v, %v, want it to wait: the former leader's deadline is not over", q, err)
@@ -134,7 +135,6 @@ func TestALostClaimEndsItsSession(t *testing.T) {
 	if _, err := other.Claim(t.Context(), driver.Claim{Name: "other", ID: "3", Try: true}); !errors.Is(err, driver.ErrTaken) {
 		t.Errorf("a try meanwhile = %v, want ErrTaken", err)
 	}
-	go keepAlive(t.Context(), other)
 	held, err := drivertest.Await(soon(t), other, q[0])
 	if took := time.Since(asked); err != nil || took < 4900*time.Millisecond {
 		t.Errorf("Wait = %v after %v, want it held once the largest ttl has passed", err, took)
@@ -195,8 +195,8 @@ func TestAYoungServerWaitsForATTL(t *testing.T) {
 	if _, err := drivertest.Await(soon(t), l, p); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begun); took < 2500*time.Millisecond || took > 6*time.Second {
-		t.Errorf("granted %v after the start, want about the ttl of 3 s", took)
+	if took := time.Since(begun); took < 2500*time.Millisecond {
+		t.Errorf("granted %v after the start, want the ttl of 3 s to pass", took)
 	}
 	if q := enter(t, l, "m", "2"); !q.Held {
 		t.Error("the next claim waits too, want it held at once")
@@ -226,7 +226,7 @@ func TestReplicasMustAcknowledge(t *testing.T) {
 	a, b, at := pair(t)
 	s := openAt(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}, Replicas: 1})
 	t.Cleanup(func() { s.Close() })
-	l := grant(t, s, 3*time.Second)
+	l := grant(t, s, time.Minute)
 	enter(t, l, "n", "1")
 	if err := l.Renew(t.Context()); err != nil {
 		t.Fatalf("Renew with its replica = %v", err)

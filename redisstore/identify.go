@@ -64,7 +64,7 @@ func (s *Store) info(ctx context.Context) (srv serverInfo, err error) {
 }
 
 // about asks one server what it is.
-func about(ctx context.Context, client redis.UniversalClient) (srv serverInfo, err error) {
+func about(ctx context.Context, client *redis.Client) (srv serverInfo, err error) {
 	info := ""
 	for _, section := range []string{"server", "replication", "cluster"} {
 		text, err := client.Info(ctx, section).Result()

@@ -25,8 +25,8 @@ func TestKnownOfManyClaims(t *testing.T) {
 // one of its own, under way once more, ends nothing.
 func TestWhatTheOwnerEnds(t *testing.T) {
 	l := &lease{claims: map[string]*ownClaim{}}
-	add := func(id, name, seat string, busy, leaving int) {
-		l.claims[id] = &ownClaim{l: l, id: id, name: name, seat: seat, entered: true, busy: busy, leaving: leaving}
+	add := func(id, name, seat string, entering, leaving int) {
+		l.claims[id] = &ownClaim{l: l, id: id, name: name, seat: seat, entered: true, entering: entering, leaving: leaving}
 	}
 	add("rests", "a", "", 0, 0)
 	add("given up", "a", "1", 0, 1)
@@ -38,7 +38,7 @@ func TestWhatTheOwnerEnds(t *testing.T) {
 	add("other of two", "d", "", 1, 0)
 	want := map[string]bool{"given up": true, "displaced": true, "one of two": true, "other of two": true}
 	for id, k := range l.knownLocked() {
-		if k.ending != want[id] || k.settled != (l.claims[id].busy == 0) || !k.entered {
+		if k.ending != want[id] || k.settled != (l.claims[id].entering == 0) || !k.entered {
 			t.Errorf("%s: %+v, want ending %v", id, k, want[id])
 		}
 	}

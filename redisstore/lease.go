@@ -13,6 +13,10 @@ import (
 )
 
 // lease is a lease with what its owner knows of its claims.
+//
+// Lock order: syncer.turn, then lease.mu, then listener.mu or link.mu, then server.mu. Each may be
+// taken without those before it. The turn of a finder's dialer, and then finder.mu, are taken while
+// none of these is held. Only the two turns are held over a call to a server.
 type lease struct {
 	s      *Store
 	id     string
@@ -23,7 +27,7 @@ type lease struct {
 	mu       sync.Mutex
 	epoch    string // the history of the server that answered last
 	gone     bool
-	over     chan struct{}        // closed when gone
+	over     chan struct{}        // closed when it is gone
 	claims   map[string]*ownClaim // by claim ID
 	tokens   map[uint64]*ownClaim
 	inflight int               // calls of Claim under way
@@ -65,8 +69,8 @@ func (l *lease) ID() string { return l.id }
 // TTL implements [driver.Lease].
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// Renew implements [driver.Lease]. It counts on the server only if that goes on with the history in
-// which the lease was last seen (guard.go).
+// Renew implements [driver.Lease]. A server of another history than the lease's renews nothing
+// (guard.go).
 func (l *lease) Renew(ctx context.Context) error {
 	got, err := l.ask(ctx, l.s.renewals, renewScript, true, nil, nil)
 	if err == nil {
@@ -101,12 +105,11 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 	return r.Left, r.Step, nil
 }
 
-// ask runs a verb of the lease. A server that goes on with another history does nothing before the
-// lease has asked what is left of it there.
+// ask runs a verb of the lease. Where the server goes on with another history, the lease first asks
+// what is left of it there, and then runs the verb again.
 //
-// note takes the answer in, under mu, and only if the lease still goes by the history that the
-// answer is of. Noted a moment later, the answer could be of a history that is lost, and nobody
-// would ever compare it with what the server has.
+// args and note run under mu. note takes the answer in, only if the lease still goes by the history
+// that the answer is of: nobody would ever compare one of a lost history with what the server has.
 func (l *lease) ask(
 	ctx context.Context, via *link, sc *script, durable bool, args func() []any, note func(reply),
 ) (reply, error) {
@@ -145,7 +148,7 @@ func (l *lease) ask(
 	return nil, fmt.Errorf("redis %s: %s: the server changed meanwhile", l.s.names, sc.name)
 }
 
-// note has an answer noted, unless the lease has left the answer's history meanwhile.
+// note has an answer noted, unless the lease goes by another history than the answer by now.
 func (l *lease) note(epoch string, got reply, note func(reply)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,15 +252,15 @@ func (l *lease) pushed(words []string) {
 	}
 }
 
-// doubt has everything looked at: pushes may have been lost.
-func (l *lease) doubt() {
+// pushesLost has everything looked at: some pushes may not have arrived.
+func (l *lease) pushesLost() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.claims) == 0 {
 		return
 	}
 	for _, c := range l.claims {
-		c.stale = c.busy > 0
+		c.stale = c.entering > 0
 	}
 	l.syncer.laterLocked()
 	l.poller.lookAtAllLocked()
@@ -273,8 +276,8 @@ type ownClaim struct {
 	entered        bool // a Claim has found it in the line
 	held           bool
 	stale          bool      // pushes may have been lost since its Claim was sent: it is looked at once it has entered
-	busy           int       // calls of Claim under way
-	leaving        int       // calls that give it up
+	entering       int       // calls of Claim under way
+	leaving        int       // calls under way that give it up
 	doubt          bool      // a call of Claim had an unknown outcome
 	followed       bool      // News is to say that it holds
 	at             time.Time // when it is to be looked at, if somebody waits for it

@@ -1,14 +1,11 @@
 package redisstore
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/primacy-go/primacy/driver"
 )
 
 // Limits of one try.
@@ -27,8 +24,8 @@ type link struct {
 	pool int
 
 	mu      sync.Mutex
-	client  redis.UniversalClient
-	old     map[redis.UniversalClient]*time.Timer
+	client  *redis.Client
+	old     map[*redis.Client]*time.Timer
 	changed time.Time
 	closed  bool
 
@@ -39,11 +36,11 @@ type link struct {
 }
 
 func newLink(dial clientMaker, pool int) *link {
-	return &link{dial: dial, pool: pool, client: dial(pool), old: map[redis.UniversalClient]*time.Timer{}}
+	return &link{dial: dial, pool: pool, client: dial(pool), old: map[*redis.Client]*time.Timer{}}
 }
 
 // get returns the present client.
-func (k *link) get() redis.UniversalClient {
+func (k *link) get() *redis.Client {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.client
@@ -51,7 +48,7 @@ func (k *link) get() redis.UniversalClient {
 
 // leave replaces a client whose connections may be silent, unless another call has done so. Calls
 // that are still under way on it get the time to end. It says whether it replaced the client.
-func (k *link) leave(c redis.UniversalClient) bool {
+func (k *link) leave(c *redis.Client) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed || k.client != c || time.Since(k.changed) < tooSoon {
@@ -83,7 +80,7 @@ func (k *link) close() {
 }
 
 // leave leaves a client whose server is not the right one any more, and the pushes of that one.
-func (s *server) leave(k *link, c redis.UniversalClient) {
+func (s *server) leave(k *link, c *redis.Client) {
 	if k.leave(c) {
 		s.listener.reconnect()
 	}
@@ -91,10 +88,12 @@ func (s *server) leave(k *link, c redis.UniversalClient) {
 
 // clients returns a maker of clients. key is one of the store's.
 func (c Config) clients(key string) clientMaker {
-	o := redis.Options{Addr: c.Addrs[0], Username: c.Username, Password: c.Password, DB: c.DB, TLSConfig: c.TLS}
+	o := redis.Options{
+		Addr: c.Addrs[0], Username: c.Username, Password: c.Password, DB: c.DB, TLSConfig: c.TLS, Dialer: c.dial,
+	}
 	switch {
 	case c.Cluster:
-		return inCluster(c.Addrs, o, key, nil).found(o)
+		return inCluster(c.Addrs, o, key).found(o)
 	case c.Sentinel != "":
 		return c.bySentinels().found(o)
 	}
@@ -103,7 +102,7 @@ func (c Config) clients(key string) clientMaker {
 
 // alone makes clients of the server that the options name.
 func alone(o redis.Options) clientMaker {
-	return func(pool int) redis.UniversalClient {
+	return func(pool int) *redis.Client {
 		o := o
 		return redis.NewClient(own(&o, pool))
 	}
@@ -116,17 +115,4 @@ func own(o *redis.Options, pool int) *redis.Options {
 	o.ContextTimeoutEnabled, o.PoolSize, o.MinIdleConns, o.DisableIdentity = true, pool, 0, true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return o
-}
-
-// like returns a maker of clients with the options of the given one.
-func like(client redis.UniversalClient, key string) (dial clientMaker, names []string, err error) {
-	switch c := client.(type) {
-	case *redis.Client:
-		return alone(*c.Options()), []string{c.Options().Addr}, nil
-	case *redis.ClusterClient:
-		o := ofCluster(c.Options())
-		return inCluster(c.Options().Addrs, o, key, c.Options().ClusterSlots).found(o), c.Options().Addrs, nil
-	}
-	return nil, nil, fmt.Errorf("redis: a client of type %T: want *redis.Client or *redis.ClusterClient: %w",
-		client, driver.ErrRefused)
 }

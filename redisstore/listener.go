@@ -55,9 +55,6 @@ func (o *watchedLine) changedLocked() {
 	o.changed = make(chan struct{})
 }
 
-// sharded says whether channels belong to slots.
-func (h *listener) sharded() bool { return h.publish == "SPUBLISH" }
-
 // startLocked listens from now on. The caller holds mu.
 func (h *listener) startLocked() {
 	if !h.runs {
@@ -110,43 +107,50 @@ func (h *listener) next(o *watchedLine) <-chan struct{} {
 	return o.changed
 }
 
+// subscribe asks for channels. On a cluster from Redis 7 on they belong to slots.
+func (h *listener) subscribe(ps *redis.PubSub, channels ...string) error {
+	if h.publish == "SPUBLISH" {
+		return ps.SSubscribe(h.ctx, channels...)
+	}
+	return ps.Subscribe(h.ctx, channels...)
+}
+
+func (h *listener) unsubscribe(ps *redis.PubSub, channel string) error {
+	if h.publish == "SPUBLISH" {
+		return ps.SUnsubscribe(h.ctx, channel)
+	}
+	return ps.Unsubscribe(h.ctx, channel)
+}
+
 // subscribeLocked asks for a channel in the background: the connection may be silent. The caller
 // holds mu.
 func (h *listener) subscribeLocked(channel string) {
 	if ps := h.ps; ps != nil {
-		h.spawn(func() {
-			if h.sharded() {
-				_ = ps.SSubscribe(h.ctx, channel)
-			} else {
-				_ = ps.Subscribe(h.ctx, channel)
-			}
-		})
+		h.spawn(func() { _ = h.subscribe(ps, channel) })
 	}
 }
 
 // unsubscribeLocked gives a channel back in the background, unless somebody has asked for it anew.
 // The caller holds mu.
 func (h *listener) unsubscribeLocked(channel string) {
-	if ps := h.ps; ps != nil {
-		h.spawn(func() {
-			h.mu.Lock()
-			again := h.lineOfLocked(channel) != nil
-			h.mu.Unlock()
-			if again {
-				return
-			}
-			if h.sharded() {
-				_ = ps.SUnsubscribe(h.ctx, channel)
-			} else {
-				_ = ps.Unsubscribe(h.ctx, channel)
-			}
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if h.lineOfLocked(channel) != nil { // asked for between the two
-				h.subscribeLocked(channel)
-			}
-		})
+	ps := h.ps
+	if ps == nil {
+		return
 	}
+	h.spawn(func() {
+		h.mu.Lock()
+		again := h.lineOfLocked(channel) != nil
+		h.mu.Unlock()
+		if again {
+			return
+		}
+		_ = h.unsubscribe(ps, channel)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.lineOfLocked(channel) != nil { // asked for between the two
+			h.subscribeLocked(channel)
+		}
+	})
 }
 
 // run listens until the store is closed, on one connection after the other.
@@ -172,35 +176,32 @@ func (h *listener) listen() (received bool) {
 	for name := range h.lines {
 		channels = append(channels, h.channelOf(name))
 	}
-	var ps *redis.PubSub
-	if h.sharded() {
-		ps = client.SSubscribe(h.ctx)
-	} else {
-		ps = client.Subscribe(h.ctx)
-	}
+	ps := client.Subscribe(h.ctx)
 	h.ps = ps
 	h.mu.Unlock()
-	stop := context.AfterFunc(h.ctx, func() { ps.Close() })
+	defer h.disconnected()
+	h.listenOn(ps, func() error { return h.subscribe(ps, channels...) }, func(msg any) error {
+		received = true
+		return h.receive(msg)
+	})
+	return received
+}
+
+// listenOn hands on what a subscription receives, until the connection or the store ends, the
+// server falls silent, or take returns an error.
+func (s *server) listenOn(ps *redis.PubSub, subscribe func() error, take func(msg any) error) {
+	stop := context.AfterFunc(s.ctx, func() { ps.Close() })
 	defer stop()
 	defer ps.Close()
-	defer h.disconnected()
-	var err error
-	if h.sharded() {
-		err = ps.SSubscribe(h.ctx, channels...)
-	} else {
-		err = ps.Subscribe(h.ctx, channels...)
-	}
-	for pinged := false; err == nil && h.ctx.Err() == nil; {
+	err := subscribe()
+	for pinged := false; err == nil && s.ctx.Err() == nil; {
 		var msg any
-		msg, err = ps.ReceiveTimeout(h.ctx, silence)
-		if err == nil {
-			received, pinged = true, false
-			err = h.receive(msg)
+		if msg, err = ps.ReceiveTimeout(s.ctx, silence); err == nil {
+			pinged, err = false, take(msg)
 		} else if timeout(err) && !pinged {
-			pinged, err = true, ps.Ping(h.ctx)
+			pinged, err = true, ps.Ping(s.ctx)
 		}
 	}
-	return received
 }
 
 // disconnected notes that there is no connection. Those who observe lines read them.
@@ -231,27 +232,18 @@ var errUnsubscribed = errors.New("unsubscribed by the server")
 func (h *listener) receive(msg any) error {
 	switch m := msg.(type) {
 	case *redis.Subscription:
-		if strings.HasSuffix(m.Kind, "unsubscribe") {
-			if m.Channel == h.own() {
-				return errUnsubscribed
-			}
-			return nil
-		}
-		if m.Channel == h.own() {
+		switch gone := strings.HasSuffix(m.Kind, "unsubscribe"); {
+		case gone && m.Channel == h.own():
+			return errUnsubscribed
+		case gone:
+		case m.Channel == h.own():
 			h.lookAtAll()
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		if o := h.lineOfLocked(m.Channel); o != nil {
-			o.changedLocked()
+		default:
+			h.changed(m.Channel)
 		}
 	case *redis.Message:
 		if m.Channel != h.own() {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if o := h.lineOfLocked(m.Channel); o != nil {
-				o.changedLocked()
-			}
+			h.changed(m.Channel)
 			return nil
 		}
 		words := strings.Split(m.Payload, " ")
@@ -265,13 +257,22 @@ func (h *listener) receive(msg any) error {
 	return nil
 }
 
+// changed has those who observe the line of a channel read it.
+func (h *listener) changed(channel string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if o := h.lineOfLocked(channel); o != nil {
+		o.changedLocked()
+	}
+}
+
 // lookAtAll has all leases look at everything: pushes may have been lost.
 func (h *listener) lookAtAll() {
 	h.mu.Lock()
 	all := slices.Collect(maps.Values(h.leases))
 	h.mu.Unlock()
 	for _, l := range all {
-		l.doubt()
+		l.pushesLost()
 	}
 }
 

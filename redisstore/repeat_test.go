@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
@@ -60,22 +58,14 @@ func aTryNotRepeated(t *testing.T, srv *redistest.Server, cluster bool) {
 		own.Conn = c
 		return &own, err
 	}
-	var client redis.UniversalClient = redis.NewClient(&redis.Options{Dialer: dial})
-	if cluster {
-		client = redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{srv.Addr()}, Dialer: dial})
-	}
-	defer client.Close()
-	s, err := redisstore.New(t.Context(), client, redisstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := redisstore.Config{Addrs: []string{srv.Addr()}, Cluster: cluster}
+	s := openAt(t, c.Through(dial))
 	defer s.Close()
-	near := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}, Cluster: cluster})
+	near := openAt(t, c)
 	t.Cleanup(func() { near.Close() })
 	first, l := grant(t, near, time.Minute), grant(t, s, time.Minute)
 	p := enter(t, first, "n", "1")
-	c := driver.Claim{Name: "n", ID: "the-try", Try: true}
-	_, err = l.Claim(t.Context(), c)
+	_, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: "the-try", Try: true})
 	if err == nil || errors.Is(err, driver.ErrTaken) {
 		t.Errorf("a try whose connection broke = %v, want it unknown", err)
 	}

@@ -61,19 +61,8 @@ func (s *server) listenToSentinels(c Config) {
 func (s *server) listenToSentinel(sentinel *redis.SentinelClient, primary string) {
 	defer sentinel.Close()
 	ps := sentinel.Subscribe(s.ctx)
-	stop := context.AfterFunc(s.ctx, func() { ps.Close() })
-	defer stop()
-	defer ps.Close()
-	err := ps.Subscribe(s.ctx, "+switch-master")
-	for asked := false; err == nil && s.ctx.Err() == nil; {
-		var msg any
-		msg, err = ps.ReceiveTimeout(s.ctx, silence)
-		if timeout(err) && !asked {
-			asked, err = true, ps.Ping(s.ctx)
-			continue
-		}
-		asked = false
-		if m, ok := msg.(*redis.Message); ok && err == nil && strings.HasPrefix(m.Payload, primary+" ") {
+	s.listenOn(ps, func() error { return ps.Subscribe(s.ctx, "+switch-master") }, func(msg any) error {
+		if m, ok := msg.(*redis.Message); ok && strings.HasPrefix(m.Payload, primary+" ") {
 			for _, k := range []*link{s.calls, s.renewals} { // at each notice: the other sentinels may be behind
 				for !k.leave(k.get()) && s.ctx.Err() == nil {
 					_ = storeutil.Sleep(s.ctx, tooSoon)
@@ -81,5 +70,6 @@ func (s *server) listenToSentinel(sentinel *redis.SentinelClient, primary string
 			}
 			s.listener.reconnect()
 		}
-	}
+		return nil
+	})
 }

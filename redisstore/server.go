@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -70,8 +69,7 @@ type server struct {
 	calls    *link  // all that is not a renewal
 	renewals *link  // nothing may hold these up
 	listener *listener
-	idle     chan func() // calls for goroutines that have nothing to do
-	publish  string      // the command that pushes: SPUBLISH where channels belong to slots
+	publish  string // the command that pushes: SPUBLISH where channels belong to slots
 
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
@@ -83,7 +81,7 @@ type server struct {
 func newServer(base, names string, cluster bool, replicas int, dial clientMaker) *server {
 	s := &server{
 		base: base, cluster: cluster, keys: keysOf(base, cluster), replicas: replicas, names: names,
-		idle: make(chan func()), calls: newLink(dial, 0), renewals: newLink(dial, 3),
+		calls: newLink(dial, 0), renewals: newLink(dial, 3),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.listener = newListener(s)
@@ -110,7 +108,7 @@ func (s *server) close() {
 }
 
 // run runs a script on the server and returns its answer. A durable one counts only when the
-// replicas have it too (Options.Replicas). When ctx ends it returns at once: the script may still
+// replicas have it too (Config.Replicas). When ctx ends it returns at once: the script may still
 // run.
 func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, args ...any) (reply, error) {
 	if s.ctx.Err() != nil {
@@ -136,48 +134,48 @@ func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, a
 	return nil, s.wrap(ctx, sc.name, last)
 }
 
-// once is one try of run.
+// once is one try of run. It leaves the client if the call was given up or met the wrong server.
 func (s *server) once(ctx context.Context, via *link, sc *script, durable bool, args []any) (reply, error) {
+	client, begun := via.get(), time.Now()
+	got, err := s.send(ctx, via, client, sc, durable, append([]any{s.publish}, args...))
+	if s.ctx.Err() != nil && err != nil {
+		return nil, errClosed
+	}
+	if err != nil && (ctx.Err() != nil || timeout(err)) && time.Since(begun) > tooSoon {
+		via.leave(client)
+	}
+	if readOnly(err) || movedAway(err) {
+		s.leave(via, client)
+	}
+	return got, err
+}
+
+// send sends a script and waits for its answer, or for the end of ctx or of the store.
+func (s *server) send(
+	ctx context.Context, via *link, client *redis.Client, sc *script, durable bool, args []any,
+) (reply, error) {
+	if d := s.direct(via, durable); d != nil {
+		got, broken, err := d.eval(ctx, sc, s.keys, args)
+		via.give(d, broken)
+		return got, err
+	}
 	type result struct {
 		got reply
 		err error
 	}
-	args = append([]any{s.publish}, args...)
-	client, begun := via.get(), time.Now()
-	if ctx.Done() == nil {
-		return s.eval(ctx, client, sc, durable, args)
+	done := make(chan result, 1)
+	go func() {
+		got, err := s.eval(ctx, client, sc, durable, args)
+		done <- result{got, err}
+	}()
+	select {
+	case r := <-done:
+		return r.got, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.ctx.Done():
+		return nil, errClosed
 	}
-	var r result
-	if d := s.direct(via, durable); d != nil {
-		var broken bool
-		r.got, broken, r.err = d.eval(ctx, sc, s.keys, args)
-		via.give(d, broken)
-		if s.ctx.Err() != nil && r.err != nil {
-			return nil, errClosed
-		}
-	} else {
-		done := make(chan result, 1)
-		s.aside(func() {
-			got, err := s.eval(ctx, client, sc, durable, args)
-			done <- result{got, err}
-		})
-		select {
-		case r = <-done:
-		case <-ctx.Done():
-			r.err = ctx.Err()
-		case <-s.ctx.Done():
-			return nil, errClosed
-		}
-	}
-	var slow net.Error
-	gaveUp := r.err != nil && (ctx.Err() != nil || errors.As(r.err, &slow) && slow.Timeout())
-	if gaveUp && time.Since(begun) > tooSoon {
-		via.leave(client)
-	}
-	if readOnly(r.err) || movedAway(r.err) {
-		s.leave(via, client)
-	}
-	return r.got, r.err
 }
 
 // direct returns a connection for this call alone, or nil. Renewals do not need one, and WAIT needs
@@ -187,30 +185,6 @@ func (s *server) direct(via *link, durable bool) *direct {
 		return nil
 	}
 	return via.take(s.ctx, s.spawn)
-}
-
-// aside runs do in a goroutine, in an idle one if there is one: a new goroutine grows its stack in
-// each call, which takes a tenth of the call's time.
-func (s *server) aside(do func()) {
-	select {
-	case s.idle <- do:
-	default:
-		go func() {
-			timer := time.NewTimer(time.Second)
-			defer timer.Stop()
-			for {
-				do()
-				timer.Reset(time.Second)
-				select {
-				case do = <-s.idle:
-				case <-timer.C:
-					return
-				case <-s.ctx.Done():
-					return
-				}
-			}
-		}()
-	}
 }
 
 // readOnly says whether the server is no primary any more: the next connection may find the new
@@ -224,7 +198,7 @@ var errReplica = errors.New("the server has become a replica")
 
 // eval sends a script by its hash or, if the server does not know it yet, as text.
 func (s *server) eval(
-	ctx context.Context, client redis.UniversalClient, sc *script, durable bool, args []any,
+	ctx context.Context, client *redis.Client, sc *script, durable bool, args []any,
 ) (reply, error) {
 	if durable && s.replicas > 0 {
 		return s.evalWait(ctx, client, sc, args)
@@ -238,7 +212,7 @@ func (s *server) eval(
 
 // evalWait sends a script and waits until the replicas have what it wrote. WAIT counts what its own
 // connection wrote.
-func (s *server) evalWait(ctx context.Context, client redis.UniversalClient, sc *script, args []any) (reply, error) {
+func (s *server) evalWait(ctx context.Context, client *redis.Client, sc *script, args []any) (reply, error) {
 	limit := callLimit / 2
 	if end, ok := ctx.Deadline(); ok {
 		limit = max(min(limit, time.Until(end)*3/4), time.Millisecond)
@@ -316,8 +290,7 @@ func (s *server) wrap(ctx context.Context, verb string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("redis %s: %s: %w", s.names, verb, ctx.Err())
 	}
-	var slow net.Error
-	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
+	if errors.Is(err, context.DeadlineExceeded) || timeout(err) {
 		return fmt.Errorf("redis %s: %s: no answer in time", s.names, verb)
 	}
 	return fmt.Errorf("redis %s: %s: %s", s.names, verb, clean(err))

@@ -53,21 +53,18 @@ type Config struct {
 	Prefix   string      // "primacy" if empty; all keys begin with "{prefix}:"
 	Cluster  bool        // the servers are a cluster
 	Sentinel string      // the name of the primary, as the sentinels at Addrs know it; empty: no sentinels
-	Replicas int         // see Options
 
 	SentinelUsername string // of the sentinels, which have users of their own
 	SentinelPassword string
-}
 
-// Options is how a Store uses a client. The zero value works.
-type Options struct {
-	Prefix string // as in Config
 	// Replicas, if not 0, is the number of replicas. A lease, a renewal and a claim count only once
 	// so many replicas have acknowledged them (WAIT). Without it, a primary that lives on in its
 	// own part of a network, beside the replica promoted in another, keeps its sessions alive
 	// there, and there are two leaders. With it the sessions of such a primary end. They also end
 	// while a replica is away.
 	Replicas int
+
+	dial dialer // in tests, what connects
 }
 
 // Store is a [driver.Store] on Redis, with every optional port.
@@ -104,16 +101,22 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		return nil, fmt.Errorf("redis %s: %d addresses: several are a cluster or sentinels: %w",
 			names, len(c.Addrs), driver.ErrRefused)
 	}
+	if c.Replicas < 0 {
+		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, c.Replicas, driver.ErrRefused)
+	}
 	base, err := baseOf(c.Prefix)
 	if err != nil {
 		return nil, fmt.Errorf("redis %s: %w", names, err)
 	}
-	k := kind{cluster: c.Cluster, found: c.Cluster || c.Sentinel != ""}
-	s, err := open(ctx, base, names, c.clients(base+"server"), k, c.Replicas)
-	if err == nil && c.Sentinel != "" {
+	s := &Store{server: newServer(base, names, c.Cluster, c.Replicas, c.clients(base+"server"))}
+	if err := s.identify(ctx, c.Cluster || c.Sentinel != ""); err != nil {
+		s.Close()
+		return nil, err
+	}
+	if c.Sentinel != "" {
 		s.listenToSentinels(c)
 	}
-	return s, err
+	return s, nil
 }
 
 // baseOf returns what all keys of a store begin with.
@@ -127,40 +130,8 @@ func baseOf(prefix string) (string, error) {
 	return "{" + prefix + "}:", nil
 }
 
-// New returns a store that connects as the client does. It uses only the client's options. It takes
-// a *redis.Client, also one made for sentinels, and a *redis.ClusterClient. Its errors are those of
-// Open.
-func New(ctx context.Context, client redis.UniversalClient, o Options) (*Store, error) {
-	base, err := baseOf(o.Prefix)
-	if err != nil {
-		return nil, fmt.Errorf("redis: %w", err)
-	}
-	dial, names, err := like(client, base+"server")
-	if err != nil {
-		return nil, err
-	}
-	_, cluster := client.(*redis.ClusterClient)
-	return open(ctx, base, strings.Join(names, ", "), dial, kind{cluster: cluster, found: cluster}, o.Replicas)
-}
-
-// kind says whether a server is in a cluster, and whether others were asked for its address.
-type kind struct{ cluster, found bool }
-
 // clientMaker makes clients with a pool of that size, the default if 0.
-type clientMaker func(pool int) redis.UniversalClient
-
-// open makes a Store and asks the server what it is.
-func open(ctx context.Context, base, names string, dial clientMaker, k kind, replicas int) (*Store, error) {
-	if replicas < 0 {
-		return nil, fmt.Errorf("redis %s: %d replicas: %w", names, replicas, driver.ErrRefused)
-	}
-	s := &Store{server: newServer(base, names, k.cluster, replicas, dial)}
-	if err := s.identify(ctx, k.found); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
-}
+type clientMaker func(pool int) *redis.Client
 
 // Caps implements [driver.Store].
 func (s *Store) Caps() driver.Caps { return s.caps }

@@ -113,18 +113,18 @@ type known struct {
 func (l *lease) knownLocked() map[string]known {
 	entering := map[storeutil.Seat]int{} // how many claims on a seat have a call of Claim under way
 	for _, c := range l.claims {
-		if c.busy > 0 {
+		if c.entering > 0 {
 			entering[storeutil.Seat{Name: c.name, Seat: c.seat}]++
 		}
 	}
 	all := make(map[string]known, len(l.claims))
 	for id, c := range l.claims {
 		others := entering[storeutil.Seat{Name: c.name, Seat: c.seat}]
-		if c.busy > 0 {
+		if c.entering > 0 {
 			others--
 		}
 		all[id] = known{
-			entered: c.entered, settled: c.entered && c.busy == 0, held: c.held, token: c.token,
+			entered: c.entered, settled: c.entered && c.entering == 0, held: c.held, token: c.token,
 			ending: c.leaving > 0 || others > 0, // by giving it up, or by another Claim on its seat
 		}
 	}

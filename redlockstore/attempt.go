@@ -45,7 +45,7 @@ const (
 	stampLen = 10 // the number of updates, behind it
 )
 
-// value is what the claim's keys hold. The caller holds l.mu.
+// valueLocked is what the claim's keys hold. The caller holds l.mu.
 func (a *attempt) valueLocked() string {
 	text, _ := json.Marshal(info{a.c.l.owner, a.c.l.id, a.c.Value}) // strings and bytes only: it cannot fail
 	return fmt.Sprintf("%s%010d%s", a.own, a.c.updates, text)
@@ -76,41 +76,32 @@ func (c *claim) newAttemptLocked() *attempt {
 // round asks all servers at once to set the keys of these tries, and returns as soon as each is
 // decided.
 func (l *lease) round(ctx context.Context, tries []*attempt) []outcome {
-	answers := l.s.askAll(func(v *server) ([]any, error) { return l.enterAt(v, tries) })
+	answers := askAll(l.s, func(v *server) ([]any, error) { return l.enterAt(v, tries) })
 	tallies := make([]tally, len(tries))
 	got := make([]outcome, len(tries))
 	count := newCount(l.s, 0) // for what the servers that failed have said
-	for range l.s.servers {
-		select {
-		case a := <-answers:
-			count.add(a, 0)
-			for i := range tallies {
-				tallies[i].add(l.s, a, i)
-			}
-		case <-ctx.Done():
-			for i := range got {
-				got[i] = outcome{err: count.error(ctx.Err())}
-			}
-			return got
+	err := gather(ctx, l.s, answers, func(a values) bool {
+		count.add(a, 0)
+		for i := range tallies {
+			tallies[i].add(l.s, a, i)
 		}
-		if !slices.ContainsFunc(tallies, func(t tally) bool { return !t.decided(l.s) }) {
-			break
-		}
-	}
+		return !slices.ContainsFunc(tallies, func(t tally) bool { return !t.decided(l.s) })
+	})
 	for i, t := range tallies {
-		got[i] = t.outcome(l.s, count)
+		if got[i] = t.outcome(l.s, count); err != nil {
+			got[i] = outcome{err: count.error(err)}
+		}
 	}
 	return got
 }
 
 // tally counts what the servers said of one try.
 type tally struct {
-	own, other, none int // none: no answer, or one that does not count
-	late             int
+	own, other, none int             // none: no answer, or one that does not count
 	left             []time.Duration // of the keys in the way
 }
 
-func (t *tally) add(s *Store, a answer, i int) {
+func (t *tally) add(s *Store, a values, i int) {
 	if a.err != nil || len(a.got) < 2*i+2 {
 		t.none++
 		return
@@ -125,8 +116,6 @@ func (t *tally) add(s *Store, a answer, i int) {
 		if ms > 0 {
 			t.left = append(t.left, time.Duration(ms)*time.Millisecond)
 		}
-	case is == "late":
-		t.none, t.late = t.none+1, t.late+1
 	default:
 		t.none++
 	}

@@ -21,7 +21,7 @@ import (
 type claim struct {
 	l *lease
 	driver.Claim
-	turn chan struct{} // holds one: tries of a claim are made one at a time
+	turn chan struct{} // a lock: tries of a claim are made one at a time
 	gone chan struct{} // closed when it was given up or lost
 
 	// The lease's lock guards what follows. cur changes only while the claim is not held, by who
@@ -154,25 +154,25 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 			err = driver.ErrTaken
 		}
 	}
-	var left []*attempt
+	var withdrawn []*attempt
 	taken := errors.Is(err, driver.ErrTaken)
 	final := taken || errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrRefused)
 	for _, c := range all {
 		if c.answered = c.answered || err == nil; taken || final && !c.answered {
-			left = append(left, c.withdrawLocked())
+			withdrawn = append(withdrawn, c.withdrawLocked())
 		}
 	}
 	l.mu.Unlock()
 	if err == nil {
 		return places, nil
 	}
-	if off := l.awaitOff(ctx, "claim", left); off != nil {
+	if off := l.awaitOff(ctx, "claim", withdrawn); off != nil {
 		return nil, off
 	}
 	return nil, fmt.Errorf("claim: %w", err)
 }
 
-// withdraw takes a claim out of its seat whose ID may come again, and what News has not told of it
+// withdrawLocked takes a claim out of its seat whose ID may come again, and what News has not told of it
 // yet. The caller holds l.mu.
 func (c *claim) withdrawLocked() *attempt {
 	l := c.l
@@ -187,13 +187,13 @@ func (c *claim) withdrawLocked() *attempt {
 	return c.cur
 }
 
-// remove takes a claim out for ever. The caller holds l.mu.
+// removeLocked takes a claim out for ever. The caller holds l.mu.
 func (c *claim) removeLocked() {
 	c.l.spent.Add(c.ID)
 	c.withdrawLocked()
 }
 
-// lose takes a claim out whose majority is gone, and tells its owner. The caller holds l.mu.
+// loseLocked takes a claim out whose majority is gone, and tells its owner. The caller holds l.mu.
 func (c *claim) loseLocked() {
 	if c.out || c.l.ended {
 		return

@@ -3,6 +3,7 @@ package redlockstore_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -90,10 +91,13 @@ func harness(servers []*redistest.Server, c redlockstore.Config) drivertest.Harn
 	}
 }
 
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{3, 5} {
 		t.Run(fmt.Sprintf("quorum of %d", n), func(t *testing.T) {
+			t.Parallel()
 			servers, c := fleet(t, n)
 			drivertest.Run(t, harness(servers, c))
 		})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
@@ -14,12 +13,11 @@ import (
 type count struct {
 	s        *Store
 	answered int
-	counting int             // servers that answered and count
-	own, not []int           // of each claim: servers where it stands and that count; where it does not
-	free     map[int][]int   // of each server: claims whose key is free there
-	until    []time.Duration // the times left of keys in the way, of one claim
+	counting int           // servers that answered and count
+	own, not []int         // of each claim: servers where it stands and that count; where it does not
+	free     map[int][]int // of each server: claims whose key is free there
+	failed   int           // servers that have not answered as they should
 	errs     []error
-	late     int // servers that found the call too old to do anything
 }
 
 func newCount(s *Store, claims int) *count {
@@ -27,9 +25,13 @@ func newCount(s *Store, claims int) *count {
 }
 
 // add takes an answer in that has, after skip values, the state of each claim.
-func (n *count) add(a answer, skip int) {
+func (n *count) add(a values, skip int) {
 	n.answered++
-	if a.err != nil || len(a.got) < skip+len(n.own) {
+	if a.err == nil && len(a.got) < skip+len(n.own) {
+		a.err = errors.New("an answer that is too short")
+	}
+	if a.err != nil {
+		n.failed++
 		n.errs = append(n.errs, a.err)
 		return
 	}
@@ -61,16 +63,12 @@ func (n *count) enough() bool {
 	return n.counting >= n.s.quorum
 }
 
-func (n *count) anyFree() bool { return len(n.free) > 0 }
-
 // error says why there is no majority. It is final only where the servers refuse.
 func (n *count) error(why error) error {
 	var texts []string
 	refused := 0
 	for _, err := range n.errs {
-		if err != nil {
-			texts = append(texts, err.Error())
-		}
+		texts = append(texts, err.Error())
 		if errors.Is(err, driver.ErrRefused) {
 			refused++
 		}
@@ -92,15 +90,4 @@ func (n *count) error(why error) error {
 		return fmt.Errorf("%w (%w)", err, why)
 	}
 	return err
-}
-
-// failed counts the servers that have not answered as they should.
-func (n *count) failed() int {
-	failed := 0
-	for _, err := range n.errs {
-		if err != nil {
-			failed++
-		}
-	}
-	return failed
 }

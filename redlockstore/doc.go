@@ -11,12 +11,15 @@
 //	leave ──▶ DEL, if the value is ours, on all;         in the background where it takes long
 //
 // It has no fencing token and no line: whoever comes first after a release holds. What it promises
-// rests on three things that other stores need not: that no server's clock is stepped, that a
-// server which lost its memory stays out for a while ([Config.Guard] sees to it), and that the
-// process stops by its own clock, which the library above does. docs/redlock.md has it in plain
-// words.
+// rests on three things: that no server's clock is stepped, that a server which lost its memory does
+// not count for a while ([Config.Guard]), and that the process stops by its own clock, which the
+// library above does. See docs/redlock.md.
 //
 // What a server may still do with a call that was given up is bounded too: each call that sets a
-// key names the moment, on that server's own clock, after which it does nothing; and who gives a
+// key names the moment, on that server's own clock, after which it does nothing. Whoever gives a
 // claim up leaves a mark where such a call may be under way.
+//
+// Lock order: claim.turn (of several claims by name and seat), then lease.gate, then lease.mu, then
+// server.mu or hub.mu, then Store.mu. Each may be taken without those before it. views.mu is taken
+// alone. Only claim.turn and lease.gate are held over a call to a server.
 package redlockstore

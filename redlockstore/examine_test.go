@@ -32,7 +32,7 @@ func TestExamine(t *testing.T) {
 	}
 	c.MaxTTL = time.Minute
 	s := open(t, c)
-	all := s.Examine(limited(t, 5*time.Second), "x")
+	all := s.Examine(limited(t, 30*time.Second), "x")
 	for _, want := range []struct {
 		level        driver.Level
 		topic, found string
@@ -52,8 +52,8 @@ func TestExamine(t *testing.T) {
 	s = open(t, c)
 	servers[0].Stop()
 	servers[2].Kill()
-	_ = s.Examine(limited(t, 5*time.Second), "x") // the first finds the silence
-	all = s.Examine(limited(t, 5*time.Second), "x")
+	_ = s.Examine(limited(t, 30*time.Second), "x") // the first finds the silence
+	all = s.Examine(limited(t, 30*time.Second), "x")
 	for _, want := range []struct {
 		level        driver.Level
 		topic, found string
@@ -78,30 +78,30 @@ func TestRightsThatAreEnough(t *testing.T) {
 	t.Parallel()
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	o := redistest.Options{User: "elector", Password: "sesame", TLS: cert, Young: true, Rights: rights}
-	c := redlockstore.Config{Username: o.User, Password: o.Password, TLS: cert.Client(), Guard: -1}
+	c := redlockstore.Config{Username: o.User, Password: o.Password, TLS: cert.Client(), MaxTTL: time.Minute, Guard: -1}
 	for range 3 {
 		c.Addrs = append(c.Addrs, redistest.Start(t, o).Addr())
 	}
 	s := open(t, c)
-	l, next := grant(t, s, "a", 5*time.Second), grant(t, open(t, c), "b", 5*time.Second)
+	l, next := grant(t, s, "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	p := claim(t, l, "x")
-	if err := l.Update(limited(t, time.Second), p, []byte("v")); err != nil {
+	if err := l.Update(limited(t, 30*time.Second), p, []byte("v")); err != nil {
 		t.Error(err)
 	}
-	if err := l.Renew(limited(t, time.Second)); err != nil {
+	if err := l.Renew(limited(t, 30*time.Second)); err != nil {
 		t.Error(err)
 	}
 	q := claim(t, next, "x")
-	if lines, err := s.Lines(limited(t, time.Second), ""); err != nil || len(lines) != 1 || string(lines[0].Holder.Value) != "v" {
+	if lines, err := s.Lines(limited(t, 30*time.Second), ""); err != nil || len(lines) != 1 || string(lines[0].Holder.Value) != "v" {
 		t.Errorf("Lines = %+v, %v", lines, err)
 	}
-	if err := s.Revoke(limited(t, time.Second), l.ID()); err != nil {
+	if err := s.Revoke(limited(t, 30*time.Second), l.ID()); err != nil {
 		t.Error(err)
 	}
-	if _, err := wait(t, next, q, 5*time.Second); err != nil {
+	if _, err := wait(t, next, q, time.Minute); err != nil {
 		t.Error(err)
 	}
-	if f := finding(s.Examine(limited(t, 5*time.Second), "x"), driver.Fine, "majority"); f == "" {
+	if f := finding(s.Examine(limited(t, 30*time.Second), "x"), driver.Fine, "majority"); f == "" {
 		t.Error("Examine found no majority")
 	}
 }

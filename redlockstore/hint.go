@@ -45,14 +45,15 @@ func (s *Store) hint(name string) *hints {
 	}
 	if s.hub.all[h.channel] == nil {
 		s.hub.all[h.channel] = map[*hints]struct{}{}
-		s.hub.changed()
+		s.hub.changedLocked()
 	}
 	s.hub.all[h.channel][h] = struct{}{}
 	return h
 }
 
-// changed has every subscription follow the channels that are asked for. The caller holds l.mu.
-func (b *hub) changed() {
+// changedLocked has every subscription follow the channels that are asked for. The caller holds
+// hub.mu.
+func (b *hub) changedLocked() {
 	for _, kick := range b.kick {
 		storeutil.Signal(kick)
 	}
@@ -65,7 +66,7 @@ func (h *hints) close() {
 	delete(s.hub.all[h.channel], h)
 	if len(s.hub.all[h.channel]) == 0 {
 		delete(s.hub.all, h.channel)
-		s.hub.changed()
+		s.hub.changedLocked()
 	}
 }
 

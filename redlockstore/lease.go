@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,13 +22,13 @@ type lease struct {
 	id    string
 	ttl   time.Duration
 	limit time.Duration // of one call on one server
-	gate  chan struct{} // holds one: no renewal begins meanwhile
+	gate  chan struct{} // a lock: no renewal begins while it is held
 
 	mu       sync.Mutex
 	claims   map[storeutil.Seat]*claim
 	spent    storeutil.SpentIDs
 	tries    int           // of all its claims
-	leaving  []*attempt    // given up, and not known to be off a majority
+	leaving  []*attempt    // given up, and may still stand on a majority
 	renewed  time.Duration // by the boot clock, when the last accepted renewal was called
 	renewals int           // begun so far
 	checked  time.Duration // when the held claims were last known to stand
@@ -72,8 +73,8 @@ func (l *lease) Renew(ctx context.Context) error {
 	return nil
 }
 
-// begin begins a renewal, and returns the claims that it has to extend. From here on a claim that
-// is being entered is extended once more before it is said to be held.
+// begin begins a renewal, and returns the claims that it has to extend. A claim that is being
+// entered meanwhile is extended once more before it counts as held.
 func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, err error) {
 	select {
 	case l.gate <- struct{}{}:
@@ -100,12 +101,7 @@ func (l *lease) begin(ctx context.Context, now time.Duration) (held []*claim, er
 
 // hasLossLocked says whether there is news of a claim that is gone. The caller holds l.mu.
 func (l *lease) hasLossLocked() bool {
-	for _, n := range l.news {
-		if n.Gone {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.news, func(n driver.News) bool { return n.Gone })
 }
 
 // overLocked says whether the lease is over, and ends it when its time has come. The caller holds
@@ -157,24 +153,21 @@ func (l *lease) prolongOnce(ctx context.Context, held []*claim) (lost []*claim, 
 		keys, args = append(keys, l.s.key(c.Name)), append(args, c.cur.own)
 	}
 	l.mu.Unlock()
-	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(extend, l.limit, keys, args...) })
-	count := newCount(l.s, len(held))
-	for range l.s.servers {
-		select {
-		case a := <-answers:
-			if a.err == nil && len(a.got) > 0 && a.got[0] == int64(1) {
-				l.mu.Lock()
-				l.endLocked()
-				l.mu.Unlock()
-				return nil, fmt.Errorf("the lease was revoked: %w", driver.ErrGone)
-			}
-			count.add(a, 1)
-		case <-ctx.Done():
-			return nil, count.error(ctx.Err())
-		}
-		if count.enough() {
-			break
-		}
+	answers := askAll(l.s, func(v *server) ([]any, error) { return v.call(extend, l.limit, keys, args...) })
+	count, revoked := newCount(l.s, len(held)), false
+	err = gather(ctx, l.s, answers, func(a values) bool {
+		revoked = revoked || a.err == nil && len(a.got) > 0 && a.got[0] == int64(1)
+		count.add(a, 1)
+		return revoked || count.enough()
+	})
+	if revoked {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.endLocked()
+		return nil, fmt.Errorf("the lease was revoked: %w", driver.ErrGone)
+	}
+	if err != nil {
+		return nil, count.error(err)
 	}
 	lost, short := l.judge(held, count)
 	if short {
@@ -206,8 +199,8 @@ func (l *lease) judge(held []*claim, n *count) (lost []*claim, short bool) {
 
 // repair sets keys again where a minority of the servers has lost them. It is called when a
 // majority was just extended, so nobody else can hold them; and it sets only what is free.
-func (l *lease) repair(held []*claim, count *count, answers <-chan answer) {
-	if count.answered == len(l.s.servers) && !count.anyFree() {
+func (l *lease) repair(held []*claim, count *count, answers <-chan values) {
+	if count.answered == len(l.s.servers) && len(count.free) == 0 {
 		return
 	}
 	l.s.run(func() {
@@ -282,18 +275,14 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 // announce brings a new value to a majority.
 func (l *lease) announce(ctx context.Context, c *claim, text string) error {
 	key, channel := l.s.key(c.Name), l.s.channel(c.Name)
-	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(update, l.limit, []string{key}, text, channel) })
+	answers := askAll(l.s, func(v *server) ([]any, error) { return v.call(update, l.limit, []string{key}, text, channel) })
 	n := newCount(l.s, 1)
-	for range l.s.servers {
-		select {
-		case a := <-answers:
-			n.add(a, 0)
-		case <-ctx.Done():
-			return fmt.Errorf("update: %w", n.error(ctx.Err()))
-		}
-		if n.enough() {
-			return nil
-		}
+	err := gather(ctx, l.s, answers, func(a values) bool { n.add(a, 0); return n.enough() })
+	if err != nil {
+		return fmt.Errorf("update: %w", n.error(err))
+	}
+	if n.enough() {
+		return nil
 	}
 	lost, _ := l.judge([]*claim{c}, n)
 	l.mu.Lock()

@@ -133,20 +133,16 @@ func (s *Store) readOnce(ctx context.Context, names []string) ([]reading, error)
 		keys[i] = s.key(name)
 	}
 	n, all := newCount(s, 0), make([]sighting, len(names))
-	answers := s.askAll(func(v *server) ([]any, error) { return v.call(look, maxLimit/2, keys) })
-	for range s.servers {
-		select {
-		case a := <-answers:
-			n.add(a, 0)
-			for i := range all {
-				all[i].add(a, i)
-			}
-		case <-ctx.Done():
-			return nil, n.error(ctx.Err())
+	answers := askAll(s, func(v *server) ([]any, error) { return v.call(look, maxLimit/2, keys) })
+	err := gather(ctx, s, answers, func(a values) bool {
+		n.add(a, 0)
+		for i := range all {
+			all[i].add(a, i)
 		}
-		if !slices.ContainsFunc(all, func(g sighting) bool { return !g.decided(s) }) {
-			break
-		}
+		return !slices.ContainsFunc(all, func(g sighting) bool { return !g.decided(s) })
+	})
+	if err != nil {
+		return nil, n.error(err)
 	}
 	got := make([]reading, len(names))
 	for i := range all {
@@ -165,7 +161,7 @@ type sighting struct {
 	left     map[string][]time.Duration // by the value's beginning
 }
 
-func (g *sighting) add(a answer, i int) {
+func (g *sighting) add(a values, i int) {
 	if a.err != nil || len(a.got) < 2*i+2 {
 		return
 	}

@@ -60,14 +60,9 @@ func (l *lease) look(ctx context.Context, within time.Duration) {
 		return
 	}
 	n := newCount(l.s, len(held))
-	answers := l.s.askAll(func(v *server) ([]any, error) { return v.call(look, l.limit, keys) })
-	for range l.s.servers {
-		select {
-		case a := <-answers:
-			n.add(l.states(a, held), 0)
-		case <-ctx.Done():
-			return
-		}
+	answers := askAll(l.s, func(v *server) ([]any, error) { return v.call(look, l.limit, keys) })
+	if gather(ctx, l.s, answers, func(a values) bool { n.add(l.states(a, held), 0); return false }) != nil {
+		return
 	}
 	if lost, short := l.judge(held, n); len(lost) == 0 && !short {
 		l.mu.Lock()
@@ -77,13 +72,13 @@ func (l *lease) look(ctx context.Context, within time.Duration) {
 }
 
 // states turns what was read into the states of claims.
-func (l *lease) states(a answer, held []*claim) answer {
+func (l *lease) states(a values, held []*claim) values {
 	if a.err != nil {
 		return a
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := answer{at: a.at}
+	out := values{at: a.at}
 	for i, c := range held {
 		is := "other"
 		text, _ := a.got[2*i].(string)

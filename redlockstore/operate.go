@@ -10,45 +10,17 @@ import (
 
 // scan returns the names with keys on any of the servers, of which a majority has to answer.
 func (s *Store) scan(ctx context.Context, prefix string) ([]string, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	type part struct {
-		names []string
-		err   error
-	}
-	parts := make(chan part, len(s.servers))
-	for _, v := range s.servers {
-		if !s.run(func() {
-			names, err := v.scan(ctx, prefix)
-			parts <- part{names, err}
-		}) {
-			parts <- part{nil, errClosed}
+	all := map[string]bool{}
+	err := everywhere(ctx, s, func(v *server) ([]string, error) { return v.scan(ctx, prefix) }, func(names []string) {
+		for _, name := range names {
+			all[name] = true
 		}
-	}
-	all, n := map[string]bool{}, newCount(s, 0)
-	for range s.servers {
-		select {
-		case p := <-parts:
-			n.add(answer{err: p.err}, 0)
-			for _, name := range p.names {
-				all[name] = true
-			}
-		case <-ctx.Done():
-			return nil, n.error(ctx.Err())
-		}
-	}
-	if n.failed() > len(s.servers)-s.quorum {
-		return nil, n.error(nil)
-	}
-	return slices.Sorted(maps.Keys(all)), nil
+	})
+	return slices.Sorted(maps.Keys(all)), err
 }
 
 // scan returns the names with keys on this server.
 func (v *server) scan(ctx context.Context, prefix string) (names []string, err error) {
-	if err := v.state(); err != nil {
-		return nil, err
-	}
 	escape := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
 	match := escape.Replace(v.s.key(prefix)) + "*"
 	for cursor := uint64(0); ; {
@@ -70,12 +42,15 @@ func (v *server) scan(ctx context.Context, prefix string) (names []string, err e
 // Revoke ends the lease of that ID: a mark on a majority keeps it from being renewed and from
 // claiming anything, and its keys are deleted.
 func (s *Store) Revoke(ctx context.Context, lease string) error {
-	if err := s.everywhere(ctx, func(v *server) error {
-		return v.rdb.Set(ctx, s.revoked(lease), "1", 2*s.cfg.MaxTTL).Err() // by then it has run out, renewed or not
-	}); err != nil {
-		return fmt.Errorf("revoke: %w", err)
+	nothing := func(string) {}
+	mark := func(v *server) (string, error) {
+		return v.rdb.Set(ctx, s.revoked(lease), "1", 2*s.cfg.MaxTTL).Result() // by then it has run out, renewed or not
 	}
-	names, err := s.scan(ctx, "")
+	var names []string
+	err := everywhere(ctx, s, mark, nothing)
+	if err == nil {
+		names, err = s.scan(ctx, "")
+	}
 	if err != nil {
 		return fmt.Errorf("revoke: %w", err)
 	}
@@ -84,7 +59,8 @@ func (s *Store) Revoke(ctx context.Context, lease string) error {
 		for i, name := range some {
 			keys[i] = s.key(name)
 		}
-		if err := s.everywhere(ctx, func(v *server) error { return v.revoke(lease, some, keys) }); err != nil {
+		remove := func(v *server) (string, error) { return "", v.revoke(lease, some, keys) }
+		if err := everywhere(ctx, s, remove, nothing); err != nil {
 			return fmt.Errorf("revoke: %w", err)
 		}
 	}

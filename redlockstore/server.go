@@ -30,7 +30,6 @@ type server struct {
 	down     error         // why it gets no calls; nil while it answers
 	probing  bool          // a probe runs
 	runID    string        // of the process that answered last
-	version  string        // of it
 	counts   time.Duration // by the boot clock, from when its answers count
 	heardAt  time.Duration // by the boot clock, before the call that told
 	heardMs  int64         // the server's own clock
@@ -62,13 +61,14 @@ func (v *server) options() *redis.Options {
 // dial connects. A failure is told by the first use of the connection: go-redis would write it to
 // stderr.
 func (v *server) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, network, addr)
-	if err == nil && v.s.cfg.TLS != nil {
-		conn, err = v.handshake(ctx, conn)
+	dial := (&net.Dialer{}).DialContext
+	if v.s.cfg.TLS != nil {
+		dial = (&tls.Dialer{Config: v.s.cfg.TLS}).DialContext
 	}
+	conn, err := dial(ctx, network, addr)
 	if err != nil {
-		return &deadConn{err: err}, nil
+		idle, _ := net.Pipe()
+		return &deadConn{idle, err}, nil
 	}
 	return conn, nil
 }
@@ -97,13 +97,13 @@ func (v *server) onConnect(ctx context.Context, c *redis.Conn) error {
 	if old := v.s.sameProcess(v, f["run_id"]); old != "" {
 		return refusal("it is the same server as " + old + ", and would vote twice")
 	}
-	v.learnProcess(f["run_id"], f["redis_version"], time.Duration(uptime)*time.Second, boottime.Now())
+	v.learnProcess(f["run_id"], time.Duration(uptime)*time.Second, boottime.Now())
 	return nil
 }
 
 // learnProcess keeps from when on the process counts. What was restarted under our eyes is young
 // whatever it says; uptimes are whole seconds, by a clock that may have been between two.
-func (v *server) learnProcess(runID, version string, uptime, now time.Duration) {
+func (v *server) learnProcess(runID string, uptime, now time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if runID == v.runID {
@@ -116,11 +116,10 @@ func (v *server) learnProcess(runID, version string, uptime, now time.Duration) 
 	if v.s.cfg.Guard < 0 {
 		left = 0
 	}
-	v.runID, v.version, v.counts = runID, version, now+max(0, left)
+	v.runID, v.counts = runID, now+max(0, left)
 }
 
-// guarded is for how long the server's answers do not count yet; one that was never reached never
-// did.
+// guarded is for how long the server's answers do not count yet. It is 0 or less where they do.
 func (v *server) guarded(now time.Duration) time.Duration {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -314,28 +313,11 @@ func fields(info string) map[string]string {
 	return f
 }
 
-// handshake makes a TLS connection of conn.
-func (v *server) handshake(ctx context.Context, conn net.Conn) (net.Conn, error) {
-	c := v.s.cfg.TLS.Clone()
-	if c.ServerName == "" {
-		c.ServerName, _, _ = net.SplitHostPort(v.addr)
-	}
-	sealed := tls.Client(conn, c)
-	if err := sealed.HandshakeContext(ctx); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return sealed, nil
+// deadConn is a connection that could not be made.
+type deadConn struct {
+	net.Conn // for all that does no I/O
+	err      error
 }
 
-// deadConn is a connection that could not be made.
-type deadConn struct{ err error }
-
-func (c *deadConn) Read([]byte) (int, error)         { return 0, c.err }
-func (c *deadConn) Write([]byte) (int, error)        { return 0, c.err }
-func (c *deadConn) Close() error                     { return nil }
-func (c *deadConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
-func (c *deadConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-func (c *deadConn) SetDeadline(time.Time) error      { return nil }
-func (c *deadConn) SetReadDeadline(time.Time) error  { return nil }
-func (c *deadConn) SetWriteDeadline(time.Time) error { return nil }
+func (c *deadConn) Read([]byte) (int, error)  { return 0, c.err }
+func (c *deadConn) Write([]byte) (int, error) { return 0, c.err }

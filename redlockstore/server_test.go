@@ -29,7 +29,7 @@ func TestFromWhenAServerCounts(t *testing.T) {
 		{"the same as ever", "new", 0, 0},
 	} {
 		v := &server{s: &Store{cfg: Config{Guard: guard}}, runID: tc.before}
-		v.learnProcess("new", "7", tc.uptime, time.Minute)
+		v.learnProcess("new", tc.uptime, time.Minute)
 		if got := max(0, v.counts-time.Minute); got != tc.want {
 			t.Errorf("%s: counts after %v, want %v", tc.what, got, tc.want)
 		}

@@ -238,55 +238,64 @@ func (s *Store) trusted() error {
 }
 
 // answer is what one server said.
-type answer struct {
+type answer[T any] struct {
 	at  int
-	got []any
+	got T
 	err error
 }
 
+// values is what a script answers.
+type values = answer[[]any]
+
 // askAll asks all servers at once. Each answers, also if nobody listens any more.
-func (s *Store) askAll(do func(v *server) ([]any, error)) <-chan answer {
-	answers := make(chan answer, len(s.servers))
+func askAll[T any](s *Store, do func(v *server) (T, error)) <-chan answer[T] {
+	answers := make(chan answer[T], len(s.servers))
 	for _, v := range s.servers {
 		ask := func() {
 			got, err := do(v)
-			answers <- answer{v.at, got, err}
+			answers <- answer[T]{v.at, got, err}
 		}
 		if !s.run(ask) {
-			answers <- answer{v.at, nil, errClosed}
+			answers <- answer[T]{at: v.at, err: errClosed}
 		}
 	}
 	return answers
 }
 
-// everywhere does something on all servers, and returns an error unless a majority has done it, and
-// all that answer have.
-func (s *Store) everywhere(ctx context.Context, do func(*server) error) error {
+// gather takes the answers of all servers in, until take says that they are enough or ctx ends.
+func gather[T any](ctx context.Context, s *Store, answers <-chan answer[T], take func(answer[T]) (enough bool)) error {
+	for range s.servers {
+		select {
+		case a := <-answers:
+			if take(a) {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// everywhere does something on all servers that answer, and hands on what each says. It returns an
+// error unless a majority has done it.
+func everywhere[T any](ctx context.Context, s *Store, do func(*server) (T, error), each func(T)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	var all sync.WaitGroup
-	errs := make([]error, len(s.servers))
-	for i, v := range s.servers {
-		all.Go(func() {
-			if errs[i] = v.state(); errs[i] == nil {
-				errs[i] = do(v)
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { all.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 	n := newCount(s, 0)
-	for _, err := range errs {
-		n.add(answer{err: err}, 0)
-	}
-	if n.failed() > len(s.servers)-s.quorum {
-		return n.error(nil)
+	err := gather(ctx, s, askAll(s, func(v *server) (got T, err error) {
+		if err = v.state(); err == nil {
+			got, err = do(v)
+		}
+		return got, err
+	}), func(a answer[T]) bool {
+		n.add(values{at: a.at, err: a.err}, 0)
+		each(a.got)
+		return false
+	})
+	if err != nil || n.failed > len(s.servers)-s.quorum {
+		return n.error(err)
 	}
 	return nil
 }

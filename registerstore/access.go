@@ -2,9 +2,12 @@ package registerstore
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -19,7 +22,25 @@ type access struct {
 	opts    Options
 }
 
-// look is Get, tried again a few times.
+// maxFailures is how many calls in turn may fail before the caller is told: who repeats the whole
+// verb does more than who repeats one of its calls.
+const maxFailures = 4
+
+// get is Get under Options.Patience: a call that hangs is given up.
+func (a *access) get(ctx context.Context, key string) ([]byte, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.Patience)
+	defer cancel()
+	return a.reg.Get(ctx, key)
+}
+
+// put is Put under the same limit.
+func (a *access) put(ctx context.Context, key string, value []byte, version string) (string, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.opts.Patience)
+	defer cancel()
+	return a.reg.Put(ctx, key, value, version)
+}
+
+// look is get, repeated a few times.
 func (a *access) look(ctx context.Context, key string) (value []byte, version string, err error) {
 	for try := range maxFailures {
 		value, version, err = a.get(ctx, key)
@@ -30,16 +51,16 @@ func (a *access) look(ctx context.Context, key string) (value []byte, version st
 	return value, version, err
 }
 
-// changed blocks until key has another version than version, and returns what it has then. It
-// relies on no one signal: beside a watch there is a slow poll, and where the watch fails a faster
-// one.
+// changed blocks until key has another version than version, and returns what it has then. Beside a
+// watch there is a slow poll, and where the watch fails a faster one. [driver.ErrRefused] is
+// returned at once.
 func (a *access) changed(ctx context.Context, key, version string) (value []byte, next string, err error) {
 	for ctx.Err() == nil {
 		wait := a.opts.Poll
 		if a.watcher != nil {
 			wctx, cancel := context.WithTimeout(ctx, jitter(a.opts.Poll))
 			value, next, err = a.watcher.Watch(wctx, key, version)
-			wait = a.again()
+			wait = a.retryPause()
 			if wctx.Err() != nil {
 				wait = 0 // it was long enough
 			}
@@ -51,54 +72,67 @@ func (a *access) changed(ctx context.Context, key, version string) (value []byte
 		if wait > 0 && storeutil.Sleep(ctx, jitter(wait)) != nil {
 			break
 		}
-		if value, next, err = a.get(ctx, key); err == nil && next != version {
-			return value, next, nil
+		value, next, err = a.get(ctx, key)
+		if err == nil && next != version || errors.Is(err, driver.ErrRefused) {
+			return value, next, err
 		}
 	}
 	return nil, "", ctx.Err()
 }
 
-// again is how long to wait after a call that failed.
-func (a *access) again() time.Duration { return min(a.opts.Poll, 250*time.Millisecond) }
+// retryPause is how long to wait after a call that failed.
+func (a *access) retryPause() time.Duration { return min(a.opts.Poll, 250*time.Millisecond) }
 
-// get is Get under a time limit of its own: a call that hangs must not make those deaf who ask in
-// the background.
-func (a *access) get(ctx context.Context, key string) ([]byte, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.opts.Patience)
-	defer cancel()
-	return a.reg.Get(ctx, key)
-}
-
-// put is Put under such a limit: one that hangs is repeated.
-func (a *access) put(ctx context.Context, key string, value []byte, version string) (string, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.opts.Patience)
-	defer cancel()
-	return a.reg.Put(ctx, key, value, version)
-}
-
-// wrap says what was tried. It keeps the errors of a context and of the port, and nothing else of
-// them becomes final: only ErrRefused is a register's to say.
-func (a *access) wrap(what string, err error) error {
-	for _, not := range []error{driver.ErrGone, driver.ErrTaken, driver.ErrNoSuccessor} {
-		if errors.Is(err, not) {
-			return fmt.Errorf("%s: %s: %v", a.opts.Name, what, err)
+// each calls f, for several keys at once, with each value of that kind whose name begins with
+// prefix.
+func (a *access) each(
+	ctx context.Context, kind, prefix string, f func(name string, value []byte, version string) error,
+) error {
+	keys, err := a.reg.List(ctx, a.opts.Prefix+kind+prefixPart(prefix))
+	if err != nil {
+		return err
+	}
+	return together(len(keys), func(i int) error {
+		value, version, err := a.look(ctx, keys[i])
+		if err != nil || version == "" {
+			return err
 		}
+		var named struct {
+			Name text `json:"name"`
+		}
+		if json.Unmarshal(value, &named) != nil || named.Name == "" {
+			return fmt.Errorf("%s cannot be read, something else has written to it: %w", keys[i], driver.ErrRefused)
+		}
+		name := string(named.Name)
+		if !strings.HasPrefix(name, prefix) || a.opts.Prefix+kind+keyPart(name) != keys[i] {
+			return nil
+		}
+		return f(name, value, version)
+	})
+}
+
+// wrap says what was tried. Of the errors of the port only ErrRefused is a register's to say: the
+// others are not passed on as such.
+func (a *access) wrap(what string, err error) error {
+	if driver.IsFinal(err) && !errors.Is(err, driver.ErrRefused) {
+		return fmt.Errorf("%s: %s: %v", a.opts.Name, what, err)
 	}
 	return fmt.Errorf("%s: %s: %w", a.opts.Name, what, err)
+}
+
+// wrapLine is wrap for the line of name.
+func (a *access) wrapLine(verb, name string, err error) error {
+	return a.wrap(verb+" the line of "+strconv.Quote(name), err)
 }
 
 // jitter returns a time about d, so that not all ask at once.
 func jitter(d time.Duration) time.Duration { return d*4/5 + rand.N(d*2/5+1) }
 
-// backoff is how long to wait after try tries that others were faster at: a random time, so that
-// many who want to write at once thin out.
-func backoff(try int) time.Duration {
-	return rand.N(min(time.Millisecond<<min(try, 10), 200*time.Millisecond)) + 50*time.Microsecond
+// backoff is how long to wait after so many tries that others were faster at: a random time, so
+// that many who write at once thin out.
+func backoff(tries int) time.Duration {
+	return rand.N(min(time.Millisecond<<min(tries, 10), 200*time.Millisecond)) + 50*time.Microsecond
 }
-
-// maxFailures is how many calls in turn may fail before the caller is told so: who repeats the whole
-// verb does more than who repeats one of its calls.
-const maxFailures = 4
 
 func (a *access) lineKey(name string) string { return a.opts.Prefix + lines + keyPart(name) }
 

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
@@ -16,22 +18,18 @@ func (l *lease) me() self {
 	return self{lease: l.id, owner: l.owner, spent: l.isSpent, spend: l.spend}
 }
 
-// Claim implements [driver.Lease]. Claims on one name are entered together, those on several one by
-// one: if one is not to be, the others are given up again.
+// Claim implements [driver.Lease]. Claims on one name are entered together, those on several names
+// one by one: if one of them is refused, the others are given up again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	if err := driver.CheckClaims(claims...); err != nil {
 		return nil, err
 	}
 	places := make([]driver.Place, len(claims))
 	undo := make([]bool, len(claims)) // it entered, or may have
-	groups := groupBy(len(claims), func(i int) string { return claims[i].Name })
+	groups := groupBy(claims, func(c driver.Claim) string { return c.Name })
 	err := l.alive(ctx, func() error {
 		return together(len(groups), func(g int) error {
-			var some []driver.Claim
-			for _, i := range groups[g] {
-				some = append(some, claims[i])
-			}
-			got, err := l.enter(ctx, some)
+			got, err := l.enter(ctx, pick(claims, groups[g]))
 			for n, i := range groups[g] {
 				if undo[i] = err == nil || !driver.IsFinal(err); err == nil {
 					places[i] = got[n]
@@ -57,12 +55,12 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return nil, err
 }
 
-// groupBy returns the indexes below n, those with the same key together, in the order in which keys
+// groupBy returns the indexes of all, those with the same key together, in the order in which keys
 // come first.
-func groupBy(n int, key func(i int) string) (groups [][]int) {
+func groupBy[T any](all []T, key func(T) string) (groups [][]int) {
 	at := map[string]int{}
-	for i := range n {
-		k := key(i)
+	for i, one := range all {
+		k := key(one)
 		if _, ok := at[k]; !ok {
 			at[k] = len(groups)
 			groups = append(groups, nil)
@@ -72,44 +70,52 @@ func groupBy(n int, key func(i int) string) (groups [][]int) {
 	return groups
 }
 
+// pick returns those of all that have these indexes.
+func pick[T any](all []T, indexes []int) (some []T) {
+	for _, i := range indexes {
+		some = append(some, all[i])
+	}
+	return some
+}
+
 // enter enters claims on one name.
 func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
 	var ids []string
 	for _, c := range claims {
 		ids = append(ids, c.ID)
 	}
-	done := l.enters(ids...)
+	done := l.beginEntering(ids...)
 	name, try := claims[0].Name, slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try })
 	for {
 		var places []driver.Place
-		d, err := l.s.step(ctx, name, func(d *document) (_ bool, err error) {
+		d, err := l.s.step(ctx, name, func(d *document) (err error) {
 			for _, id := range ids {
-				if l.lost(d, id) {
-					return false, l.goneErr("claim " + strconv.Quote(name))
+				if l.wasRemoved(d, id) {
+					return l.goneErr("claim " + strconv.Quote(name))
 				}
 			}
 			places, err = d.enter(l.me(), claims)
-			return false, err
+			return err
 		})
 		if errors.Is(err, driver.ErrTaken) && try {
-			var over bool
-			if over, err = l.takenBy(ctx, name, d); over {
+			var purged bool
+			if purged, err = l.purgeBefore(ctx, name, d); purged {
 				continue
 			}
 		}
 		if done(err); err != nil {
 			return nil, err
 		}
-		l.keep(d, places)
+		l.entered(d, places...)
 		return places, nil
 	}
 }
 
-// takenBy looks whether those who stand in the way of a Try live: it reports true if one of them
-// does not and was removed. The others are watched for a while: nobody may wait behind them,
-// and who tries again and again finds them dead after hardly more than the ttl.
-func (l *lease) takenBy(ctx context.Context, name string, d *document) (over bool, err error) {
-	leases := append(followed(d.Claims), leasesOf(d.Claims[:d.holding()])...) // one slot of many may be a dead holder's
+// purgeBefore removes those from the line who stand in the way of a Try and whose lease has ended.
+// It returns true if it removed one. The others are watched for a while: nobody may wait behind
+// them, and who tries again and again finds them dead after hardly more than the ttl.
+func (l *lease) purgeBefore(ctx context.Context, name string, d *document) (purged bool, err error) {
+	leases := append(ends(d.Claims), leasesOf(d.Claims[:d.holding()])...) // one slot of many may be a dead holder's
 	slices.Sort(leases)
 	leases = slices.Compact(leases)
 	ended, err := l.s.endedOf(ctx, leases, map[string]bool{})
@@ -120,9 +126,11 @@ func (l *lease) takenBy(ctx context.Context, name string, d *document) (over boo
 		_, err := l.s.purge(ctx, name, ended...)
 		return err == nil, err
 	}
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
 	for _, id := range leases {
 		if id != l.id {
-			l.s.watchBriefly(name, id)
+			l.s.watchBrieflyLocked(name, id)
 		}
 	}
 	return false, driver.ErrTaken
@@ -131,7 +139,7 @@ func (l *lease) takenBy(ctx context.Context, name string, d *document) (over boo
 // Update implements [driver.Lease].
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return l.alive(ctx, func() error {
-		_, err := l.s.step(ctx, p.Name, func(d *document) (bool, error) { return false, d.update(l.me(), p, value) })
+		_, err := l.s.step(ctx, p.Name, func(d *document) error { return d.update(l.me(), p, value) })
 		return err
 	})
 }
@@ -141,42 +149,38 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	if l.over() {
 		return ctx.Err() // and no Claim can enter any more
 	}
-	groups := groupBy(len(places), func(i int) string { return places[i].Name })
-	return together(len(groups), func(g int) error {
-		var some []driver.Place
-		for _, i := range groups[g] {
-			some = append(some, places[i])
-		}
-		return l.release(ctx, some)
-	})
+	groups := groupBy(places, func(p driver.Place) string { return p.Name })
+	return together(len(groups), func(g int) error { return l.release(ctx, pick(places, groups[g])) })
 }
 
 // release gives places of one name up.
 func (l *lease) release(ctx context.Context, places []driver.Place) error {
 	for _, p := range places {
-		l.leave(p)
+		l.beginRelease(p)
 	}
-	gone, mark := make([]bool, len(places)), newMark()
+	stood, mark := make([]bool, len(places)), newMark()
 	d, err := l.s.stepAs(ctx, mark, places[0].Name, func(d *document) (force bool, err error) {
 		for i, p := range places {
-			gone[i] = d.drop(l.me(), p)
+			stood[i] = d.drop(l.me(), p)
 			// A write that would enter the claim may be on its way: it must find another version.
-			force = force || !gone[i] && l.doubted(p.ID)
+			force = force || !stood[i] && l.mayEnter(p.ID)
 		}
 		return force, nil
 	})
-	if err != nil {
-		for i, p := range places {
-			l.may(mark, p, gone[i])
-		}
-		return err
-	}
 	for i, p := range places {
-		gone[i] = l.did(d, p) || gone[i]
-		l.left(d, p)
-		if !gone[i] {
+		switch {
+		case err == nil:
+			stood[i] = l.releasedBefore(d, p) || stood[i]
+			l.released(d, p)
+		case stood[i]:
+			l.releaseUnknown(mark, p)
+		}
+		if !stood[i] {
 			places[i].Record = nil
 		}
+	}
+	if err != nil {
+		return err
 	}
 	return l.record(ctx, places...)
 }
@@ -188,26 +192,26 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	}
 	var stood bool
 	err = l.alive(ctx, func() error {
-		done := l.enters(want.ID)
+		done := l.beginEntering(want.ID)
 		wasSpent := l.isSpent(p.ID)
-		l.leave(p)
+		l.beginRelease(p)
 		mark := newMark()
 		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (_ bool, err error) {
-			if l.lost(d, want.ID) {
+			if l.wasRemoved(d, want.ID) {
 				return false, l.goneErr("exchange " + strconv.Quote(p.Name))
 			}
 			place, stood, err = d.exchange(l.me(), p, want)
-			return !stood && l.doubted(p.ID), err
+			return !stood && l.mayEnter(p.ID), err
 		})
 		done(err)
 		switch {
 		case err == nil:
-			l.left(d, p)
-			l.keep(d, []driver.Place{place})
+			l.released(d, p)
+			l.entered(d, place)
 		case driver.IsFinal(err) && !wasSpent:
-			l.stay(p)
-		case !driver.IsFinal(err):
-			l.may(mark, p, stood)
+			l.releaseFailed(p)
+		case !driver.IsFinal(err) && stood:
+			l.releaseUnknown(mark, p)
 		}
 		return err
 	})
@@ -221,26 +225,25 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 }
 
 // Transfer implements [driver.Transferer].
-func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l *lease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	err := l.alive(ctx, func() error {
-		if err := l.heirLives(ctx, p.Name, heir); err != nil {
+		if err := l.purgeSuccessor(ctx, p.Name, successor); err != nil {
 			return err
 		}
 		wasSpent, mark := l.isSpent(p.ID), newMark()
-		l.leave(p)
-		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (bool, error) { return false, d.transfer(l.me(), p, heir) })
+		l.beginRelease(p)
+		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (bool, error) {
+			return false, d.transfer(l.me(), p, successor)
+		})
+		gone := errors.Is(err, driver.ErrGone)
 		switch {
-		case err != nil && !driver.IsFinal(err):
-			l.may(mark, p, true)
-		case errors.Is(err, driver.ErrGone) && l.did(d, p):
-			l.left(d, p)
-			err = nil // by an earlier call
-		case err == nil:
-			l.left(d, p)
-		case errors.Is(err, driver.ErrGone) && !wasSpent:
-			l.stay(p) // it was not given up here: News tells of it
-		case driver.IsFinal(err) && !errors.Is(err, driver.ErrGone):
-			l.stay(p)
+		case err == nil || gone && l.releasedBefore(d, p): // now, or by an earlier call
+			l.released(d, p)
+			return nil
+		case !driver.IsFinal(err):
+			l.releaseUnknown(mark, p)
+		case !gone || !wasSpent:
+			l.releaseFailed(p) // if it is gone, News tells of it
 		}
 		return err
 	})
@@ -250,54 +253,51 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	return l.record(ctx, p)
 }
 
-// heirLives removes the claim of an heir whose lease has ended, so that nobody hands over to the
-// dead.
-func (l *lease) heirLives(ctx context.Context, name string, heir uint64) error {
+// purgeSuccessor removes the claim of a successor whose lease has ended, so that nobody hands over
+// to the dead.
+func (l *lease) purgeSuccessor(ctx context.Context, name string, successor uint64) error {
 	d, _, err := l.s.read(ctx, name)
 	if err != nil {
 		return err
 	}
-	for _, c := range d.Claims {
-		if c.Token != heir || c.Lease == l.id {
-			continue
-		}
-		st, err := l.s.leaseNow(ctx, c.Lease)
-		if err != nil {
-			return err
-		}
-		if st.over() {
-			_, err = l.s.purge(ctx, name, c.Lease)
-		}
-		return err
+	i := slices.IndexFunc(d.Claims, func(c claim) bool { return c.Token == successor && c.Lease != l.id })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	st, err := l.s.leaseNow(ctx, d.Claims[i].Lease)
+	if err == nil && st.over() {
+		_, err = l.s.purge(ctx, name, d.Claims[i].Lease)
+	}
+	return err
 }
+
+// recordPatience is how long a record of a place that was given up is tried to be kept.
+const recordPatience = 5 * time.Second
 
 // record leaves the records of places that were given up in their journals. These are registers of
 // their own, so it is another step: a process that dies between the two leaves none, and one that
-// cannot be kept, or not soon, holds up nothing. It is written to the end also where the caller has
-// gone.
+// cannot be kept, or not soon, holds up nothing. A record is written to the end also where the
+// caller has gone.
 func (l *lease) record(ctx context.Context, places ...driver.Place) error {
-	by := map[string][]driver.Record{}
+	all := map[string][]driver.Record{}
 	for _, p := range places {
 		if p.Record != nil && driver.CheckRecord(p.Journal, *p.Record) == nil {
-			by[p.Journal] = append(by[p.Journal], driver.Record{Key: p.Record.Key, Value: bytes.Clone(p.Record.Value)})
+			all[p.Journal] = append(all[p.Journal], driver.Record{Key: p.Record.Key, Value: bytes.Clone(p.Record.Value)})
 		}
 	}
-	if len(by) == 0 {
+	if len(all) == 0 {
 		return nil
 	}
-	var names []string
-	for name := range by {
-		names = append(names, name)
-	}
-	done := make(chan struct{})
+	names, done := slices.Collect(maps.Keys(all)), make(chan struct{})
 	l.s.spawnOr(func() {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordPatience)
 		defer cancel()
 		_ = together(len(names), func(i int) error {
-			for l.s.journalStore.leaveAll(ctx, names[i], by[names[i]]) != nil && storeutil.Sleep(ctx, jitter(recordPatience/20)) == nil {
+			for l.s.leaveAll(ctx, names[i], all[names[i]]) != nil {
+				if err := storeutil.Sleep(ctx, jitter(recordPatience/20)); err != nil {
+					return err
+				}
 			}
 			return nil
 		})

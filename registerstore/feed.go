@@ -2,69 +2,140 @@ package registerstore
 
 import (
 	"context"
+	"errors"
 	"slices"
-	"strconv"
-	"sync"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// feed follows the line of one name for all of this process who want to know: one watch, or one
-// poll, however many they are. It runs while somebody listens.
+// feed reads the line of one name for all of this process who wait for a change of it: one watch,
+// or one poll, however many they are. It runs while there is one.
 type feed struct {
 	s    *Store
 	name string
-	stop context.CancelFunc
+	end  context.CancelFunc
 
-	subs map[*sub]struct{} // guarded by Store.mu, as what follows
-	last *document         // the latest known; nil: none yet
-	at   string            // its version
+	// Store.mu guards what follows.
+	waits   map[*lineWait]struct{}
+	last    *document // the latest known; nil: none yet
+	version string    // of last
+	refused error     // an ErrRefused: the line cannot be read any more
 }
 
-// sub is one who listens. Notify is called with Store.mu locked after each new document: it must
-// not block.
-type sub struct {
-	f      *feed
-	notify func()
+// lineWait is one who waits for a change of a line, or for the end of a lease in it.
+type lineWait struct {
+	f        *feed
+	notify   func()                   // called after each change with Store.mu held: it must not block
+	wake     chan struct{}            // of next
+	watching map[string]*expiryWaiter // by lease; guarded by Store.mu; nil once the wait has stopped
 }
 
-// listen has notify called whenever a later document of name is known.
-func (s *Store) listen(name string, notify func()) *sub {
+// waitForLine begins to wait for changes of name. If notify is nil, next waits for them.
+func (s *Store) waitForLine(name string, notify func()) *lineWait {
+	w := &lineWait{notify: notify, wake: make(chan struct{}, 1), watching: map[string]*expiryWaiter{}}
+	if notify == nil {
+		w.notify = func() { storeutil.Signal(w.wake) }
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := s.feeds[name]
-	if f == nil {
+	if w.f = s.feeds[name]; w.f == nil {
 		ctx, cancel := context.WithCancel(s.ctx)
-		f = &feed{s: s, name: name, stop: cancel, subs: map[*sub]struct{}{}}
-		s.feeds[name] = f
-		s.spawnLocked(func() { f.run(ctx) })
+		w.f = &feed{s: s, name: name, end: cancel, waits: map[*lineWait]struct{}{}}
+		s.feeds[name] = w.f
+		s.spawnLocked(func() { w.f.run(ctx) })
 	}
-	u := &sub{f, notify}
-	f.subs[u] = struct{}{}
-	return u
+	w.f.waits[w] = struct{}{}
+	return w
 }
 
-// latest returns the latest document that is known, nil if there is none.
-func (u *sub) latest() *document {
-	u.f.s.mu.Lock()
-	defer u.f.s.mu.Unlock()
-	return u.f.last
-}
-
-// stop ends it. It may be called on nil and more than once.
-func (u *sub) stop() {
-	if u == nil {
-		return
-	}
-	f := u.f
+// stop ends the wait, and with the last one the feed.
+func (w *lineWait) stop() {
+	f := w.f
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
-	delete(f.subs, u)
-	if len(f.subs) == 0 {
-		f.stop()
+	for _, p := range w.watching {
+		p.stopLocked()
+	}
+	w.watching = nil
+	delete(f.waits, w)
+	if len(f.waits) == 0 {
+		f.end()
 		if f.s.feeds[f.name] == f {
 			delete(f.s.feeds, f.name)
+		}
+	}
+}
+
+// latest returns the latest document that is known, nil if there is none, or why the register
+// refuses to be asked.
+func (w *lineWait) latest() (*document, error) {
+	w.f.s.mu.Lock()
+	defer w.f.s.mu.Unlock()
+	return w.f.last, w.f.refused
+}
+
+// leaveWatches has this process watch the same leases for a while longer, after one who gives up:
+// many who wait for less than a silence each would never see the end of a dead holder.
+func (w *lineWait) leaveWatches(own string) {
+	w.f.s.mu.Lock()
+	defer w.f.s.mu.Unlock()
+	for id := range w.watching {
+		if id != own {
+			w.f.s.watchBrieflyLocked(w.f.name, id)
+		}
+	}
+}
+
+// watch watches those leases, and no others. Rank is how many others do it more eagerly.
+func (w *lineWait) watch(rank int, leases ...string) {
+	w.f.s.mu.Lock()
+	defer w.f.s.mu.Unlock()
+	if w.watching == nil {
+		return
+	}
+	for _, id := range leases {
+		if w.watching[id] == nil {
+			w.watching[id] = w.f.s.watchExpiryLocked(id, rank, w.notify)
+		}
+	}
+	for id, p := range w.watching {
+		if !slices.Contains(leases, id) {
+			p.stopLocked()
+			delete(w.watching, id)
+		}
+	}
+}
+
+// ended returns which of the leases that it watches have ended and stand in d.
+func (w *lineWait) ended(d *document) (ids []string) {
+	w.f.s.mu.Lock()
+	defer w.f.s.mu.Unlock()
+	for id, p := range w.watching {
+		if p.watch.over && slices.ContainsFunc(d.Claims, func(c claim) bool { return c.Lease == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// next waits for a document later than d, and returns it. What has ended meanwhile is removed from
+// the line first.
+func (w *lineWait) next(ctx context.Context, d *document) (*document, error) {
+	s := w.f.s
+	for {
+		if last, _ := w.latest(); last != nil && last.Seq > d.Seq {
+			return last, nil
+		}
+		if ended := w.ended(d); len(ended) > 0 {
+			return s.purge(ctx, w.f.name, ended...)
+		}
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-s.ctx.Done():
+			return nil, s.wrapLine("follow", w.f.name, errClosed)
 		}
 	}
 }
@@ -80,20 +151,24 @@ func (f *feed) run(ctx context.Context) {
 		} else {
 			value, version, err = f.s.changed(ctx, key, f.known(version))
 		}
+		var d *document
 		if err == nil {
 			first = false
-			if d, err := parse(f.name, value, version); err == nil {
-				// One that is older again and again is of a storage that was put back: asked at
-				// once each time, it would be asked all the time.
-				if stale++; f.s.offer(f.name, d, version) {
-					stale = 0
-				}
-				if stale < 3 {
-					continue
-				}
-			}
+			d, err = parse(f.name, value, version)
 		}
-		if storeutil.Sleep(ctx, jitter(f.s.again())) != nil {
+		if err == nil {
+			// One that is older again and again is of a storage that was put back: asked at once
+			// each time, it would be asked all the time.
+			if stale++; f.s.offer(f.name, d, version) {
+				stale = 0
+			}
+			if stale < 3 {
+				continue
+			}
+		} else if errors.Is(err, driver.ErrRefused) {
+			f.refuse(f.s.wrapLine("read", f.name, err))
+		}
+		if storeutil.Sleep(ctx, jitter(f.s.retryPause())) != nil {
 			return
 		}
 	}
@@ -104,38 +179,58 @@ func (f *feed) known(version string) string {
 	f.s.mu.Lock()
 	defer f.s.mu.Unlock()
 	if f.last != nil {
-		return f.at
+		return f.version
 	}
 	return version
 }
 
-// offer tells a document to those who listen, unless they know a later one, and reports whether
-// they do not. It is not changed any more.
+// refuse tells those who wait that the line cannot be read any more.
+func (f *feed) refuse(err error) {
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	if f.refused == nil {
+		f.refused = err
+		f.notifyLocked()
+	}
+}
+
+// notifyLocked wakes those who wait. The caller holds Store.mu.
+func (f *feed) notifyLocked() {
+	for w := range f.waits {
+		w.notify()
+	}
+}
+
+// offer tells a document to those who wait for a change of the line, unless they know a later one,
+// and says whether they do not. The document is not changed any more.
 func (s *Store) offer(name string, d *document, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.feeds[name]
-	if f == nil || f.last != nil && f.last.Seq >= d.Seq {
-		return f == nil || f.at == version
+	if f == nil {
+		return true
 	}
-	f.last, f.at = d, version
-	for u := range f.subs {
-		u.notify()
+	f.refused = nil
+	if f.last != nil && f.last.Seq >= d.Seq {
+		return f.version == version
 	}
+	f.last, f.version = d, version
+	f.notifyLocked()
 	return true
 }
 
 const (
-	// near is how many leases wait before one who watches all that stand before him. Who is further
-	// back keeps it over the last far of them, or a crowd of n would keep n² expiries: as those end
-	// he comes nearer. So a row of dead waiters costs one silence, and a longer row some more.
+	// near is how many leases wait before a waiter who watches all that stand before him. If those
+	// further back did too, a crowd of n would keep n² watches: they watch the last far of them. As
+	// those end a waiter comes nearer, so a row of dead waiters costs one silence, and a longer row
+	// some more.
 	near = 16
 	far  = 2
 )
 
-// watched returns the leases that he watches who stands at i. Those who hold wait for
-// nobody, so each who waits near the front watches all of them.
-func (d *document) watched(i int) []string {
+// watchedBy returns the leases that the waiter at i watches. Those who hold wait for nobody, so
+// each who waits near the front watches all of them.
+func (d *document) watchedBy(i int) []string {
 	all := leasesOf(d.Claims[:i])
 	if len(leasesOf(d.Claims[min(d.holding(), i):i])) <= near {
 		return all
@@ -143,115 +238,18 @@ func (d *document) watched(i int) []string {
 	return lastOf(all, far)
 }
 
-// followed returns those that he watches who follows the line: the first, and the last.
-func followed(claims []claim) []string {
+// ends returns the first leases of the claims, and the last: those that an observer of the line
+// watches.
+func ends(claims []claim) []string {
 	all := leasesOf(claims)
 	return append(slices.Clone(all[:min(len(all), near)]), lastOf(all, min(far, max(0, len(all)-near)))...)
 }
 
-// lineWait is one who waits for a line to move: by a push or a poll of the line, or by the end of
-// a lease that stands in it.
-type lineWait struct {
-	s      *Store
-	name   string
-	sub    *sub
-	wake   chan struct{} // of next
-	notify func()
-
-	mu      sync.Mutex
-	waiters map[string]*expiryWaiter // by lease; nil once it was stopped
-}
-
-// waitForLine begins to wait for changes of name. notify is called after each, with Store.mu
-// locked; if it is nil, next waits for them.
-func (s *Store) waitForLine(name string, notify func()) *lineWait {
-	a := &lineWait{s: s, name: name, wake: make(chan struct{}, 1), notify: notify, waiters: map[string]*expiryWaiter{}}
-	if notify == nil {
-		a.notify = func() { storeutil.Signal(a.wake) }
-	}
-	a.sub = s.listen(name, a.notify)
-	return a
-}
-
-func (a *lineWait) stop() {
-	a.sub.stop()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, p := range a.waiters {
-		p.stop()
-	}
-	a.waiters = nil
-}
-
-// leaveWatches has the watches go on for a while behind one who gives up: many who wait for less
-// than a silence each would never see the end of a dead holder.
-func (a *lineWait) leaveWatches(own string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for id := range a.waiters {
-		if id != own {
-			a.s.watchBriefly(a.name, id)
-		}
-	}
-}
-
-// guard watches those leases, and no others. Rank says how many others do it more eagerly.
-func (a *lineWait) guard(rank int, leases ...string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.waiters == nil {
-		return
-	}
-	for _, id := range leases {
-		if a.waiters[id] == nil {
-			a.waiters[id] = a.s.watchExpiry(id, rank, a.notify)
-		}
-	}
-	for id, p := range a.waiters {
-		if !slices.Contains(leases, id) {
-			p.stop()
-			delete(a.waiters, id)
-		}
-	}
-}
-
-// ended returns which of the leases that it watches have ended and stand in d.
-func (a *lineWait) ended(d *document) (ids []string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for id, p := range a.waiters {
-		if p.v.isOver() && slices.ContainsFunc(d.Claims, func(c claim) bool { return c.Lease == id }) {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
-// next waits for a document later than d, and returns it. What has ended meanwhile is removed from
-// the line first.
-func (a *lineWait) next(ctx context.Context, d *document) (*document, error) {
-	for {
-		if last := a.sub.latest(); last != nil && last.Seq > d.Seq {
-			return last, nil
-		}
-		if ended := a.ended(d); len(ended) > 0 {
-			return a.s.purge(ctx, a.name, ended...)
-		}
-		select {
-		case <-a.wake:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-a.s.ctx.Done():
-			return nil, a.s.wrap("follow the line of "+strconv.Quote(a.name), errClosed)
-		}
-	}
-}
-
-// Next implements [driver.Store]. Who follows a line watches the leases that stand in it,
-// as who waits does.
+// Next implements [driver.Store]. Who follows a line watches the leases that stand in it, as who
+// waits does.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
-	a := s.waitForLine(name, nil)
-	defer a.stop()
+	w := s.waitForLine(name, nil)
+	defer w.stop()
 	d, _, err := s.read(ctx, name)
 	for {
 		if err != nil {
@@ -260,7 +258,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		if d.Rev > after {
 			return d.show(), nil
 		}
-		a.guard(maxRank, followed(d.Claims)...)
-		d, err = a.next(ctx, d)
+		w.watch(maxRank, ends(d.Claims)...)
+		d, err = w.next(ctx, d)
 	}
 }

@@ -9,17 +9,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// journalStore is a [driver.Journal] over the register. A journal is one value, in a register of
-// its own.
-type journalStore struct{ *access }
-
-// journalDocument is a journal: all its records, in the order of their keys.
+// journalDocument is a journal, which is one value: all its records, in the order of their keys.
 type journalDocument struct {
 	Name    text     `json:"name"`
 	Records []record `json:"records"`
@@ -37,14 +33,15 @@ func parseJournal(name string, value []byte, version string) (*journalDocument, 
 		return d, nil
 	}
 	if err := json.Unmarshal(value, d); err != nil || d.Name != text(name) {
-		return nil, fmt.Errorf("the journal of %q cannot be read, something else has written to it (%v): %w", name, err, driver.ErrRefused)
+		return nil, fmt.Errorf("the journal of %q cannot be read, something else has written to it (%v): %w",
+			name, err, driver.ErrRefused)
 	}
 	return d, nil
 }
 
 // find returns where the record with that key is, or where it would be.
 func (d *journalDocument) find(key string) (int, bool) {
-	return slices.BinarySearchFunc(d.Records, key, func(r record, key string) int { return strings.Compare(r.Key, key) })
+	return slices.BinarySearchFunc(d.Records, key, func(r record, k string) int { return strings.Compare(r.Key, k) })
 }
 
 // put keeps a record, in place of one with its key.
@@ -69,11 +66,11 @@ func (d *journalDocument) trim(keep, size int) {
 
 // change changes a journal as one step: f changes it, more than once perhaps, and reports whether
 // it is to be written.
-func (j *journalStore) change(ctx context.Context, name string, f func(d *journalDocument) bool) error {
+func (s *Store) change(ctx context.Context, name string, f func(d *journalDocument) bool) error {
 	mark, unknown, attempted := newMark(), 0, false
 	what := "write the journal of " + strconv.Quote(name)
 	for try := 0; ; try++ {
-		d, version, err := j.load(ctx, name)
+		d, version, err := s.load(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -82,29 +79,25 @@ func (j *journalStore) change(ctx context.Context, name string, f func(d *journa
 		}
 		attempted = true
 		d.Marks = lastOf(append(d.Marks, mark), marksKept)
-		text, err := json.Marshal(d)
-		if err != nil {
-			return j.wrap(what, err)
-		}
-		_, ok, err := j.put(ctx, j.journalKey(name), text, version)
+		_, ok, err := s.put(ctx, s.journalKey(name), stored(d), version)
 		if err == nil && ok {
 			return nil
 		}
 		if err != nil {
 			if unknown++; unknown == maxFailures || ctx.Err() != nil || errors.Is(err, driver.ErrRefused) {
-				return j.wrap(what, err)
+				return s.wrap(what, err)
 			}
 		}
 		if err := storeutil.Sleep(ctx, backoff(try)); err != nil {
-			return j.wrap(what, err)
+			return s.wrap(what, err)
 		}
 	}
 }
 
-func (j *journalStore) load(ctx context.Context, name string) (*journalDocument, string, error) {
-	value, version, err := j.look(ctx, j.journalKey(name))
+func (s *Store) load(ctx context.Context, name string) (*journalDocument, string, error) {
+	value, version, err := s.look(ctx, s.journalKey(name))
 	if err != nil {
-		return nil, "", j.wrap("read the journal of "+strconv.Quote(name), err)
+		return nil, "", s.wrap("read the journal of "+strconv.Quote(name), err)
 	}
 	d, err := parseJournal(name, value, version)
 	return d, version, err
@@ -112,20 +105,22 @@ func (j *journalStore) load(ctx context.Context, name string) (*journalDocument,
 
 // Append implements [driver.Journal]. A journal is one value: [Options.Journal] limits it, whatever
 // keep says.
-func (j *journalStore) Append(ctx context.Context, name string, r driver.Record, keep int) (there driver.Record, added bool, err error) {
+func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (
+	there driver.Record, added bool, err error,
+) {
 	if err := driver.CheckRecord(name, r); err != nil {
-		return driver.Record{}, false, err
+		return there, false, err
 	}
 	if keep < 1 {
-		return driver.Record{}, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
+		return there, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
 	}
-	err = j.change(ctx, name, func(d *journalDocument) bool {
+	err = s.change(ctx, name, func(d *journalDocument) bool {
 		if at, ok := d.find(r.Key); ok {
 			there, added = driver.Record{Key: r.Key, Value: d.Records[at].Value}, false
 			return false
 		}
 		d.put(r)
-		d.trim(keep, j.opts.Journal)
+		d.trim(keep, s.opts.Journal)
 		there, added = driver.Record{Key: r.Key, Value: bytes.Clone(r.Value)}, true
 		return true
 	})
@@ -136,69 +131,45 @@ func (j *journalStore) Append(ctx context.Context, name string, r driver.Record,
 }
 
 // Records implements [driver.Journal].
-func (j *journalStore) Records(ctx context.Context, name, before string, limit int) (all []driver.Record, err error) {
-	d, _, err := j.load(ctx, name)
+func (s *Store) Records(ctx context.Context, name, before string, limit int) (all []driver.Record, err error) {
+	d, _, err := s.load(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	for _, r := range slices.Backward(d.Records) {
 		if len(all) < limit && (before == "" || r.Key < before) {
-			all = append(all, driver.Record{Key: r.Key, Value: r.Value})
+			all = append(all, driver.Record(r))
 		}
 	}
 	return all, nil
 }
 
 // Journals implements [driver.Journal].
-func (j *journalStore) Journals(ctx context.Context, prefix string) ([]string, error) {
-	keys, err := j.reg.List(ctx, j.opts.Prefix+journals+prefixPart(prefix))
-	if err != nil {
-		return nil, j.wrap("list journals", err)
-	}
-	names := make([]string, len(keys))
-	err = together(len(keys), func(i int) error {
-		value, version, err := j.look(ctx, keys[i])
-		if err != nil || version == "" {
-			return err
+func (s *Store) Journals(ctx context.Context, prefix string) (names []string, err error) {
+	var mu sync.Mutex
+	err = s.each(ctx, journals, prefix, func(name string, value []byte, version string) error {
+		d, err := parseJournal(name, value, version)
+		if err == nil && len(d.Records) > 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			names = append(names, name)
 		}
-		if name, err := nameOf(keys[i], value); err != nil || !strings.HasPrefix(name, prefix) || j.journalKey(name) != keys[i] {
-			return err
-		} else if d, err := parseJournal(name, value, version); err != nil || len(d.Records) == 0 {
-			return err
-		} else {
-			names[i] = name
-		}
-		return nil
+		return err
 	})
 	if err != nil {
-		return nil, j.wrap("list journals", err)
+		return nil, s.wrap("list journals", err)
 	}
-	names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
 	slices.Sort(names)
 	return names, nil
 }
 
-// nameOf returns the name that a value is of.
-func nameOf(key string, value []byte) (string, error) {
-	var named struct {
-		Name text `json:"name"`
-	}
-	if err := json.Unmarshal(value, &named); err != nil || named.Name == "" {
-		return "", fmt.Errorf("%s cannot be read, something else has written to it: %w", key, driver.ErrRefused)
-	}
-	return string(named.Name), nil
-}
-
 // leaveAll keeps records in a journal, in place of those with their keys.
-func (j *journalStore) leaveAll(ctx context.Context, journal string, records []driver.Record) error {
-	return j.change(ctx, journal, func(d *journalDocument) bool {
+func (s *Store) leaveAll(ctx context.Context, journal string, records []driver.Record) error {
+	return s.change(ctx, journal, func(d *journalDocument) bool {
 		for _, r := range records {
 			d.put(r)
 		}
-		d.trim(len(d.Records), j.opts.Journal)
+		d.trim(len(d.Records), s.opts.Journal)
 		return true
 	})
 }
-
-// recordPatience is how long a record of a place that was given up is tried to be kept.
-const recordPatience = 5 * time.Second

@@ -3,6 +3,7 @@ package registerstore
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -10,19 +11,18 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// lease is a lease that this process owns. Its register is rewritten at each renewal; what it has
-// claimed stands in documents, and is known here too.
+// lease is a lease that this process owns. Its register is rewritten at each renewal.
 type lease struct {
 	ownClaims
 	owner string
 	ttl   time.Duration
 
-	turn     chan struct{} // has one who renews, and what follows
+	renewing chan struct{} // holds one while a call renews, which guards what follows
 	version  string        // of the register, as known last
 	accepted uint64        // the last beat that is known to have been written
 	sent     uint64        // the last beat that was sent
 
-	asks chan struct{} // has one who asks for news
+	reading chan struct{} // holds one while a call of News runs
 }
 
 var (
@@ -41,10 +41,10 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	l := &lease{
 		ownClaims: newOwnClaims(s, newID()), owner: owner, ttl: max(ttl, s.opts.MinTTL),
-		turn: make(chan struct{}, 1), asks: make(chan struct{}, 1),
+		renewing: make(chan struct{}, 1), reading: make(chan struct{}, 1),
 	}
 	s.sweeps.Do(s.sweepNowAndThen)
-	version, ok, err := s.reg.Put(ctx, s.leaseKey(l.id), l.beat(0).stored(), "")
+	version, ok, err := s.reg.Put(ctx, s.leaseKey(l.id), l.beat(0), "")
 	if err == nil && !ok { // by a repetition of the request, for nobody else has this ID
 		var st leaseState
 		if st, err = s.leaseNow(ctx, l.id); err == nil && st.over() {
@@ -59,12 +59,14 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	return l, nil
 }
 
+// ID implements [driver.Lease].
 func (l *lease) ID() string { return l.id }
 
+// TTL implements [driver.Lease].
 func (l *lease) TTL() time.Duration { return l.ttl }
 
 // beat returns what the register of the lease contains at that renewal.
-func (l *lease) beat(n uint64) beat {
+func (l *lease) beat(n uint64) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := beat{Owner: text(l.owner), TTL: int64(l.ttl), Beat: n}
@@ -74,17 +76,17 @@ func (l *lease) beat(n uint64) beat {
 		}
 	}
 	slices.Sort(b.Lines)
-	return b
+	return stored(b)
 }
 
-// Renew implements [driver.Lease]: it rewrites the register under the version known. A write that
-// came through though its caller was told otherwise is found by its number: each is sent once. What
-// has a number that was accepted before, under another version, is a register that was made again:
-// the lease has ended.
+// Renew implements [driver.Lease]: it rewrites the register under the version known. Each beat is
+// sent once. So a write that came through though its caller was told otherwise is found by its
+// beat, and a beat that was accepted before, under another version, is of a register that was made
+// again: then the lease has ended.
 func (l *lease) Renew(ctx context.Context) error {
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.renewing <- struct{}{}:
+		defer func() { <-l.renewing }()
 	case <-ctx.Done():
 		return l.s.wrap("renew", ctx.Err())
 	}
@@ -96,16 +98,15 @@ func (l *lease) Renew(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return l.s.wrap("renew", err)
 		}
-		next, ok, err := l.s.reg.Put(ctx, l.s.leaseKey(l.id), l.beat(l.sent).stored(), l.version)
-		if err == nil && ok {
-			l.version, l.accepted = next, l.sent
-			return nil
-		}
+		next, ok, err := l.s.reg.Put(ctx, l.s.leaseKey(l.id), l.beat(l.sent), l.version)
 		if err != nil {
 			return l.s.wrap("renew", err)
 		}
-		done, err := l.recover(ctx)
-		if done || err != nil {
+		if ok {
+			l.version, l.accepted = next, l.sent
+			return nil
+		}
+		if done, err := l.recover(ctx); done || err != nil {
 			return err
 		}
 		if err := storeutil.Sleep(ctx, backoff(try)); err != nil {
@@ -114,8 +115,8 @@ func (l *lease) Renew(ctx context.Context) error {
 	}
 }
 
-// recover looks what is in the register after a renewal found another version there. Done says that
-// it is the renewal itself.
+// recover looks what is in the register after a renewal found another version there. It returns
+// true if that is the renewal itself.
 func (l *lease) recover(ctx context.Context) (done bool, err error) {
 	st, err := l.s.leaseNow(ctx, l.id)
 	if err != nil {
@@ -136,7 +137,7 @@ func (l *lease) recover(ctx context.Context) (done bool, err error) {
 	return false, l.goneErr("renew")
 }
 
-// check asks the storage whether the lease lives.
+// check asks the register whether the lease lives.
 func (l *lease) check(ctx context.Context) error {
 	if l.over() {
 		return l.goneErr("look at the lease")
@@ -149,8 +150,8 @@ func (l *lease) check(ctx context.Context) error {
 	return err
 }
 
-// alive runs f, which is under the lease, and beside it asks whether that lives. If it was ended
-// then what f did counts for nothing: it is as if it had been done just before.
+// alive runs f, which is under the lease, and beside it asks whether the lease lives. If it has
+// ended then what f did counts for nothing: it is as if it had been done just before.
 func (l *lease) alive(ctx context.Context, f func() error) error {
 	if l.over() {
 		return l.goneErr("call")
@@ -158,11 +159,12 @@ func (l *lease) alive(ctx context.Context, f func() error) error {
 	checked := make(chan error, 1)
 	go func() { checked <- l.check(ctx) }()
 	err := f()
-	switch c := <-checked; {
-	case l.over():
+	check := <-checked
+	if l.over() {
 		return l.goneErr("call")
-	case err == nil:
-		return unsettled(c, true)
+	}
+	if err == nil {
+		return unsettled(check, true)
 	}
 	return err
 }
@@ -181,17 +183,100 @@ func (l *lease) Close(ctx context.Context) error {
 	}
 	l.end()
 	l.mu.Lock()
-	var names []string
-	for name := range l.names {
-		names = append(names, name)
-	}
+	names := slices.Collect(maps.Keys(l.names))
 	l.mu.Unlock()
 	if err := l.s.removeLease(ctx, l.id, st, names...); err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.removed, l.names, l.doubts, l.marks = true, nil, nil, nil
+	l.removed, l.names, l.entering, l.marks = true, nil, nil, nil
 	l.spent = storeutil.SpentIDs{}
 	return nil
+}
+
+// News implements [driver.Lease]. It compares the places of the lease with the documents: so
+// nothing is lost between two calls.
+func (l *lease) News(ctx context.Context) ([]driver.News, error) {
+	select {
+	case l.reading <- struct{}{}:
+		defer func() { <-l.reading }()
+	case <-l.gone:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for {
+		if l.over() {
+			return nil, l.goneErr("news")
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		l.visit(ctx)
+		if news, err := l.take(ctx); len(news) > 0 || err != nil {
+			return news, err
+		}
+		select {
+		case <-l.wake:
+		case <-l.gone:
+		case <-ctx.Done():
+		case <-l.s.ctx.Done():
+			return nil, l.s.wrap("news", errClosed)
+		}
+	}
+}
+
+// take returns what is to be told. That a place is held, or was removed, is told only of a lease
+// that lives: one that has ended has no places.
+func (l *lease) take(ctx context.Context) ([]driver.News, error) {
+	l.mu.Lock()
+	verify := slices.ContainsFunc(l.news, func(n driver.News) bool { return n.Held || n.Gone })
+	l.mu.Unlock()
+	if verify {
+		if err := l.check(ctx); err != nil {
+			return nil, err // it is told next time
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news := l.news // only News adds to it
+	l.news = nil
+	return news, nil
+}
+
+// visit finds out what has become of the places on all names that may have changed.
+func (l *lease) visit(ctx context.Context) {
+	l.dueMu.Lock()
+	names := slices.Collect(maps.Keys(l.due))
+	clear(l.due)
+	l.dueMu.Unlock()
+	_ = together(len(names), func(i int) error {
+		l.visitName(ctx, names[i])
+		return nil
+	})
+}
+
+func (l *lease) visitName(ctx context.Context, name string) {
+	w := l.waitFor(name)
+	if w == nil {
+		return
+	}
+	d, refused := w.latest()
+	if refused != nil {
+		l.refuse(name, refused)
+	}
+	if d == nil {
+		return // it comes
+	}
+	if ended := w.ended(d); len(ended) > 0 {
+		later, err := l.s.purge(ctx, name, ended...)
+		if err != nil {
+			_ = storeutil.Sleep(ctx, jitter(l.s.retryPause()))
+			l.lookAt(name)
+			return
+		}
+		d = later
+	}
+	rank, leases := l.learn(d)
+	w.watch(rank, leases...)
 }

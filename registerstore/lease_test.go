@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -371,4 +372,44 @@ func TestNothingOfDeadProcessesIsLeft(t *testing.T) {
 			t.Errorf("lines = %+v, %v, want m alone", lines, err)
 		}
 	})
+}
+
+// A line that this process may not read any more ends the wait for one place, and for no other.
+func TestOnePlaceIsRefusedAndTheOthersAreTold(t *testing.T) {
+	for _, polls := range []bool{false, true} {
+		bubble(t, func(t *testing.T, h *hooked) {
+			var deny atomic.Bool
+			var r registerstore.Register = &rigged{hooked: h, get: func(ctx context.Context, key string) ([]byte, string, error) {
+				if strings.HasSuffix(key, "line.b") && deny.Load() {
+					return nil, "", fmt.Errorf("no permission: %w", driver.ErrRefused)
+				}
+				return h.Register.Get(ctx, key)
+			}}
+			if polls {
+				r = plain{r}
+			}
+			holder, l := granted(t, storeOver(t, h), "holder", time.Hour), granted(t, storeOver(t, r), "me", time.Hour)
+			first := claimed(t, holder, "a")
+			claimed(t, holder, "b")
+			a, b := claimed(t, l, "a"), claimed(t, l, "b")
+			l.Follow(a, b)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			time.AfterFunc(time.Second, func() { deny.Store(true) })
+			news, err := l.News(ctx)
+			if err != nil || len(news) != 1 || news[0].Place.ID != b.ID || !errors.Is(news[0].Refused, driver.ErrRefused) {
+				t.Fatalf("News = %+v, %v, want the place on b refused", news, err)
+			}
+			if err := holder.Release(ctx, first); err != nil {
+				t.Fatal(err)
+			}
+			if news, err = l.News(ctx); err != nil || len(news) != 1 || news[0].Place.ID != a.ID || !news[0].Held {
+				t.Errorf("News = %+v, %v, want the place on a held", news, err)
+			}
+			deny.Store(false)
+			if err := l.Release(ctx, b); err != nil {
+				t.Errorf("Release of the place that was refused: %v", err)
+			}
+		})
+	}
 }

@@ -3,6 +3,7 @@ package registerstore
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,7 +19,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	if _, err := s.Line(ctx, name); err != nil { // a holder whose lease has ended holds no more
 		return err
 	}
-	_, err := s.step(ctx, name, func(d *document) (bool, error) { return false, d.ask(r) })
+	_, err := s.step(ctx, name, func(d *document) error { return d.ask(r) })
 	return err
 }
 
@@ -37,9 +38,9 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
-	_, err := s.step(ctx, name, func(d *document) (bool, error) {
+	_, err := s.step(ctx, name, func(d *document) error {
 		d.remove(token)
-		return false, nil
+		return nil
 	})
 	return err
 }
@@ -63,22 +64,25 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 // allLeases reads all leases.
 func (s *Store) allLeases(ctx context.Context) (map[string]leaseState, error) {
 	at := s.opts.Prefix + leases
-	keys, err := s.reg.List(ctx, at)
+	ids, err := s.reg.List(ctx, at)
 	if err != nil {
 		return nil, s.wrap("list leases", err)
 	}
-	keys = slices.DeleteFunc(keys, func(key string) bool { return !isLeaseID(strings.TrimPrefix(key, at)) })
-	states := make([]leaseState, len(keys))
-	err = together(len(keys), func(i int) (err error) {
-		states[i], err = s.leaseNow(ctx, strings.TrimPrefix(keys[i], at))
+	for i := range ids {
+		ids[i] = strings.TrimPrefix(ids[i], at)
+	}
+	ids = slices.DeleteFunc(ids, func(id string) bool { return !isLeaseID(id) })
+	states := make([]leaseState, len(ids))
+	err = together(len(ids), func(i int) (err error) {
+		states[i], err = s.leaseNow(ctx, ids[i])
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	all := map[string]leaseState{}
-	for i, key := range keys {
-		all[strings.TrimPrefix(key, at)] = states[i]
+	for i, id := range ids {
+		all[id] = states[i]
 	}
 	return all, nil
 }
@@ -92,35 +96,15 @@ func (s *Store) Sweep(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	var ids []string
-	for id := range all {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(all))
 	var dead atomic.Int64
 	err = together(len(ids), func(i int) error {
 		st := all[ids[i]]
 		if !st.over() {
-			woken := make(chan struct{}, 1)
-			p := s.watchExpiry(ids[i], maxRank, func() {
-				select {
-				case woken <- struct{}{}:
-				default:
-				}
-			})
-			defer p.stop()
-			silence := time.Duration(float64(st.TTL) * s.over)
-			limit := time.NewTimer(silence + silence/4)
-			defer limit.Stop()
-			select {
-			case <-woken:
-			case <-limit.C:
-				return nil // it lives
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-s.ctx.Done():
-				return errClosed
+			ended, err := s.awaitExpiry(ctx, ids[i], st, maxRank, 1.25)
+			if err != nil || !ended {
+				return err
 			}
-			var err error
 			if st, err = s.leaseNow(ctx, ids[i]); err != nil {
 				return err
 			}
@@ -141,70 +125,64 @@ func (s *Store) sweepNowAndThen() {
 	})
 }
 
-// watchBriefly watches for a while a lease that stood in the way of a Try, and removes it from
-// that line if it ends.
-func (s *Store) watchBriefly(name, lease string) {
+// watchBrieflyLocked watches a lease for a while for somebody who does not wait in the line of
+// name, and removes its claims from the line if it ends. The caller holds mu.
+func (s *Store) watchBrieflyLocked(name, lease string) {
 	key := lease + " " + name
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.brief[key] {
 		return
 	}
 	s.brief[key] = true
 	s.spawnLocked(func() {
-		s.removeWhenEnded(name, lease)
+		if st, err := s.leaseNow(s.ctx, lease); err == nil {
+			if ended, _ := s.awaitExpiry(s.ctx, lease, st, 0, 2); ended {
+				_, _ = s.purge(s.ctx, name, lease)
+			}
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.brief, key)
 	})
 }
 
-func (s *Store) removeWhenEnded(name, lease string) {
-	st, err := s.leaseNow(s.ctx, lease)
-	if err != nil {
-		return
-	}
-	woken := make(chan struct{}, 1)
-	p := s.watchExpiry(lease, 0, func() { storeutil.Signal(woken) })
-	defer p.stop()
-	limit := time.NewTimer(2 * time.Duration(float64(st.TTL)*s.over))
-	defer limit.Stop()
-	select {
-	case <-woken:
-		_, _ = s.purge(s.ctx, name, lease)
-	case <-limit.C:
-	case <-s.ctx.Done():
-	}
-}
-
 // Examine implements [driver.Store].
-func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
+func (s *Store) Examine(ctx context.Context, name string) (found []driver.Finding) {
+	add := func(topic, fine string, err error, advice string) {
+		f := driver.Finding{Topic: topic, Level: driver.Fine, Found: fine}
+		if err != nil {
+			f = driver.Finding{Topic: topic, Level: driver.Failed, Found: err.Error(), Advice: advice}
+		}
+		found = append(found, f)
+	}
 	begun := time.Now()
 	value, version, err := s.reg.Get(ctx, s.lineKey(name))
 	took := time.Since(begun).Round(time.Microsecond)
+	add(s.opts.Name, fmt.Sprintf("answers a read in %v", took), err, "look whether the storage is there, and may be read")
 	if err != nil {
-		return []driver.Finding{{Topic: s.opts.Name, Level: driver.Failed, Found: err.Error(), Advice: "look whether the storage is there, and may be read"}}
+		return found
 	}
-	found := []driver.Finding{{Topic: s.opts.Name, Level: driver.Fine, Found: fmt.Sprintf("answers a read in %v", took)}}
-	if d, err := parse(name, value, version); err != nil {
-		found = append(found, driver.Finding{Topic: "line of " + name, Level: driver.Failed, Found: err.Error(), Advice: "use a prefix that nothing else writes under"})
-	} else {
-		found = append(found, driver.Finding{Topic: "line of " + name, Level: driver.Fine, Found: fmt.Sprintf("%d claims in %d bytes", len(d.Claims), len(value))})
+	d, err := parse(name, value, version)
+	says := ""
+	if err == nil {
+		says = fmt.Sprintf("%d claims in %d bytes", len(d.Claims), len(value))
 	}
+	add("line of "+name, says, err, "use a prefix that nothing else writes under")
 	all, err := s.allLeases(ctx)
-	if err != nil {
-		return append(found, driver.Finding{Topic: "leases", Level: driver.Failed, Found: err.Error(), Advice: "it must be allowed to list keys, and to read them"})
-	}
 	over := 0
 	for _, st := range all {
 		if st.over() {
 			over++
 		}
 	}
-	found = append(found, driver.Finding{Topic: "leases", Level: driver.Fine, Found: fmt.Sprintf("%d, %d of which have ended", len(all), over)})
+	add("leases", fmt.Sprintf("%d, %d of which have ended", len(all), over), err,
+		"it must be allowed to list keys, and to read them")
+	if err != nil {
+		return found
+	}
 	wait := "changes are polled every " + s.opts.Poll.String() + ": that is how long a hand-over takes at most"
 	if s.watcher != nil {
 		wait = "changes are watched for, and looked for every " + s.opts.Poll.String()
 	}
-	return append(found, driver.Finding{Topic: "waiting", Level: driver.Fine, Found: wait})
+	add("waiting", wait, nil, "")
+	return found
 }

@@ -10,47 +10,47 @@ import (
 )
 
 // ownClaims is what a lease knows of its own claims: which stand, which may enter yet, which must
-// not any more, and what News has to tell of them. The documents of the lines say what is true; this
-// is compared with each that comes.
+// not enter any more, and what News has to tell of them. The documents say what is true: each that
+// comes is compared with this.
 type ownClaims struct {
-	s  *Store
-	id string // the lease's
+	s    *Store
+	id   string        // the lease's
+	gone chan struct{} // closed when the lease has ended
 
-	mu        sync.Mutex
-	ended     bool                            // the lease has
-	gone      chan struct{}                   // closed when it has ended
-	removed   bool                            // and its claims are out of their lines
-	names     map[string]map[string]*standing // by name and claim ID
-	marks     map[string][]string             // of writes that may have given up the place with that claim ID
-	spent     storeutil.SpentIDs              // claim IDs that may not enter again: released, replaced or removed
-	doubts    map[string]*doubt               // by claim ID
-	following map[string]*lineWait            // by name: what News listens to
-	news      []driver.News                   // not told yet
+	mu       sync.Mutex
+	ended    bool                            // the lease has
+	removed  bool                            // and its claims are out of their lines
+	names    map[string]map[string]*standing // by name and claim ID
+	marks    map[string][]string             // by claim ID: of writes that may have given that place up
+	spent    storeutil.SpentIDs              // claim IDs that must not enter again: released, replaced or removed
+	entering map[string]*entry               // by claim ID
+	waits    map[string]*lineWait            // by name: what News waits for
+	news     []driver.News                   // not told yet
 
-	dirtyMu sync.Mutex // taken last: also with Store.mu locked
-	dirty   map[string]bool
-	wake    chan struct{}
+	dueMu sync.Mutex
+	due   map[string]bool // names that News has to look at
+	wake  chan struct{}   // of News
 }
 
 func newOwnClaims(s *Store, id string) ownClaims {
 	return ownClaims{
 		s: s, id: id, gone: make(chan struct{}), names: map[string]map[string]*standing{}, marks: map[string][]string{},
-		doubts: map[string]*doubt{}, following: map[string]*lineWait{}, dirty: map[string]bool{}, wake: make(chan struct{}, 1),
+		entering: map[string]*entry{}, waits: map[string]*lineWait{}, due: map[string]bool{}, wake: make(chan struct{}, 1),
 	}
 }
 
 // standing is a place of this lease.
 type standing struct {
-	place   driver.Place
-	seq     uint64 // the document in which it was seen: an earlier one says nothing of it
-	leaving bool   // its owner is giving it up: that is no news
-	told    uint64 // the last request that was told
-	follows bool   // News is to tell that it is held
+	place    driver.Place
+	seq      uint64 // of the document in which it was seen: an earlier one says nothing of it
+	leaving  bool   // its owner is giving it up: that is no news
+	told     uint64 // the last request that was told
+	followed bool   // News is to tell that it is held
 }
 
-// doubt is about a claim that may enter yet.
-type doubt struct {
-	flights int  // calls under way
+// entry is about a claim that may enter yet.
+type entry struct {
+	calls   int  // under way
 	unknown bool // one ended with an unknown outcome
 }
 
@@ -60,15 +60,11 @@ func (o *ownClaims) isSpent(id string) bool {
 	return o.spent.Has(id)
 }
 
-// spend keeps an ID from entering again, and forgets its place: what becomes of it is the owner's
+// spend keeps an ID from entering again, and forgets its place: what becomes of it is its owner's
 // doing.
 func (o *ownClaims) spend(id string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.spendLocked(id)
-}
-
-func (o *ownClaims) spendLocked(id string) {
 	if o.ended {
 		return // none can enter any more
 	}
@@ -81,10 +77,11 @@ func (o *ownClaims) spendLocked(id string) {
 	}
 }
 
-// forgetLocked forgets a place, and what was to be told of it.
+// forgetLocked forgets a place, and what was to be told of it. The caller holds mu.
 func (o *ownClaims) forgetLocked(name, id string) {
-	if st, a := o.names[name][id], o.following[name]; st != nil && st.follows && a != nil {
-		a.leaveWatches(o.id)
+	w := o.waits[name]
+	if st := o.names[name][id]; st != nil && st.followed && w != nil {
+		w.leaveWatches(o.id)
 	}
 	delete(o.names[name], id)
 	o.news = slices.DeleteFunc(o.news, func(n driver.News) bool { return n.Place.ID == id && !n.Gone })
@@ -92,21 +89,18 @@ func (o *ownClaims) forgetLocked(name, id string) {
 		return
 	}
 	delete(o.names, name)
-	if a := o.following[name]; a != nil {
-		a.stop()
-		delete(o.following, name)
+	if w != nil {
+		w.stop()
+		delete(o.waits, name)
 	}
 }
 
-// keep takes note of places that stand in a document.
-func (o *ownClaims) keep(d *document, places []driver.Place) {
+// entered notes that places stand in d.
+func (o *ownClaims) entered(d *document, places ...driver.Place) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.ended {
-		return
-	}
 	for _, p := range places {
-		if o.spent.Has(p.ID) { // released meanwhile
+		if o.ended || o.spent.Has(p.ID) { // released meanwhile
 			continue
 		}
 		if o.names[p.Name] == nil {
@@ -115,69 +109,74 @@ func (o *ownClaims) keep(d *document, places []driver.Place) {
 		if o.names[p.Name][p.ID] == nil {
 			o.names[p.Name][p.ID] = &standing{place: p, seq: d.Seq}
 		}
-		o.mark(p.Name)
+		o.lookAt(p.Name)
 	}
 }
 
-// lost says whether a place that stood is known not to stand in d any more.
-func (o *ownClaims) lost(d *document, id string) bool {
+// wasRemoved says whether a place that stood is known not to stand in d any more.
+func (o *ownClaims) wasRemoved(d *document, id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	st := o.names[string(d.Name)][id]
 	return st != nil && d.Seq >= st.seq && d.find(o.id, st.place) < 0
 }
 
-// enters begins a call that may enter claims with those IDs. Done ends it with the call's answer.
-func (o *ownClaims) enters(ids ...string) (done func(err error)) {
+// beginEntering notes a call that may enter claims with those IDs. Done ends it, with the call's
+// answer.
+func (o *ownClaims) beginEntering(ids ...string) (done func(err error)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.ended {
+		return func(error) {}
+	}
 	for _, id := range ids {
-		if o.doubts[id] == nil && !o.ended {
-			o.doubts[id] = &doubt{}
+		if o.entering[id] == nil {
+			o.entering[id] = &entry{}
 		}
-		if b := o.doubts[id]; b != nil {
-			b.flights++
-		}
+		o.entering[id].calls++
 	}
 	return func(err error) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		for _, id := range ids {
-			if b := o.doubts[id]; b != nil {
-				b.flights--
-				switch {
-				case err == nil:
-					b.unknown = false // a write that was carried out, or found to be, leaves no earlier one under way
-				case !driver.IsFinal(err):
-					b.unknown = true // and a final answer says nothing of the writes of earlier calls
-				}
-				if b.flights == 0 && !b.unknown {
-					delete(o.doubts, id)
-				}
+			e := o.entering[id]
+			if e == nil { // the lease is closed
+				continue
 			}
+			e.calls--
+			switch {
+			case err == nil:
+				e.unknown = false // a write that was carried out leaves no earlier one under way
+			case !driver.IsFinal(err):
+				e.unknown = true // and a final answer says nothing of the writes of earlier calls
+			}
+			o.enteredLocked(id, e)
 		}
 	}
 }
 
-// doubted says whether a claim with that ID may be about to enter.
-func (o *ownClaims) doubted(id string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	b := o.doubts[id]
-	return b != nil && (b.flights > 0 || b.unknown)
+// enteredLocked forgets an entry that is settled. The caller holds mu.
+func (o *ownClaims) enteredLocked(id string, e *entry) {
+	if e.calls == 0 && !e.unknown {
+		delete(o.entering, id)
+	}
 }
 
-// leave takes note that a place is being given up: its ID must not enter any more, and that it goes
-// is no news.
-func (o *ownClaims) leave(p driver.Place) {
+// mayEnter says whether a claim with that ID may be about to enter.
+func (o *ownClaims) mayEnter(id string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.ended {
-		return
-	}
+	return o.entering[id] != nil
+}
+
+// beginRelease notes that a place is being given up: its ID must not enter any more, and its end is
+// no news.
+func (o *ownClaims) beginRelease(p driver.Place) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	st := o.names[p.Name][p.ID]
-	if st != nil && p.Token != 0 && st.place.Token != p.Token {
-		return // another term's
+	if o.ended || st != nil && p.Token != 0 && st.place.Token != p.Token { // another term's
+		return
 	}
 	o.spent.Add(p.ID)
 	if st != nil {
@@ -185,18 +184,18 @@ func (o *ownClaims) leave(p driver.Place) {
 	}
 }
 
-// may takes note that a write under mark may have given up a place that has a record to leave, if
-// it stood.
-func (o *ownClaims) may(mark string, p driver.Place, stood bool) {
+// releaseUnknown notes that a write under mark may have given up a place, which may have a record
+// to leave.
+func (o *ownClaims) releaseUnknown(mark string, p driver.Place) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if stood && !o.ended {
+	if !o.ended {
 		o.marks[p.ID] = append(o.marks[p.ID], mark)
 	}
 }
 
-// did says whether such a write was carried out, and forgets about it.
-func (o *ownClaims) did(d *document, p driver.Place) bool {
+// releasedBefore says whether such a write was carried out, and forgets about it.
+func (o *ownClaims) releasedBefore(d *document, p driver.Place) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	marks := o.marks[p.ID]
@@ -204,8 +203,8 @@ func (o *ownClaims) did(d *document, p driver.Place) bool {
 	return slices.ContainsFunc(marks, func(m string) bool { return slices.Contains(d.Marks, m) })
 }
 
-// stay takes that back: the place was not given up.
-func (o *ownClaims) stay(p driver.Place) {
+// releaseFailed notes that a place was not given up.
+func (o *ownClaims) releaseFailed(p driver.Place) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
@@ -214,14 +213,14 @@ func (o *ownClaims) stay(p driver.Place) {
 	o.spent.Remove(p.ID)
 	if st := o.names[p.Name][p.ID]; st != nil {
 		st.leaving = false
-		o.mark(p.Name)
+		o.lookAt(p.Name)
 	}
 }
 
-// left takes note that a place does not stand in d, unless it does under another token.
-func (o *ownClaims) left(d *document, p driver.Place) {
+// released notes that a place does not stand in d, unless it does under another token.
+func (o *ownClaims) released(d *document, p driver.Place) {
 	if d.find(o.id, driver.Place{Seat: p.Seat, ID: p.ID}) >= 0 {
-		o.stay(p)
+		o.releaseFailed(p)
 		return
 	}
 	o.mu.Lock()
@@ -230,10 +229,9 @@ func (o *ownClaims) left(d *document, p driver.Place) {
 		return
 	}
 	o.spent.Add(p.ID)
-	if b := o.doubts[p.ID]; b != nil {
-		if b.unknown = false; b.flights == 0 {
-			delete(o.doubts, p.ID)
-		}
+	if e := o.entering[p.ID]; e != nil {
+		e.unknown = false
+		o.enteredLocked(p.ID, e)
 	}
 	if o.names[p.Name][p.ID] != nil {
 		o.forgetLocked(p.Name, p.ID)
@@ -251,7 +249,7 @@ func (o *ownClaims) goneErr(what string) error {
 	return fmt.Errorf("%s: %s: lease %s: %w", o.s.opts.Name, what, o.id, driver.ErrGone)
 }
 
-// end takes note that the lease has ended.
+// end notes that the lease has ended.
 func (o *ownClaims) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -260,46 +258,41 @@ func (o *ownClaims) end() {
 	}
 	o.ended = true
 	close(o.gone)
-	for _, a := range o.following {
-		a.stop()
+	for _, w := range o.waits {
+		w.stop()
 	}
-	o.following, o.news = map[string]*lineWait{}, nil
+	o.waits, o.news = map[string]*lineWait{}, nil
 }
 
-// mark has News look at a name. It is called with any lock.
-func (o *ownClaims) mark(name string) {
-	o.dirtyMu.Lock()
-	o.dirty[name] = true
-	o.dirtyMu.Unlock()
+// lookAt has News look at a name. The caller may hold mu and Store.mu.
+func (o *ownClaims) lookAt(name string) {
+	o.dueMu.Lock()
+	o.due[name] = true
+	o.dueMu.Unlock()
 	storeutil.Signal(o.wake)
 }
 
-// listenTo listens to a name in which the lease has places; nil: it has none.
-func (o *ownClaims) listenTo(name string) *lineWait {
+// waitFor waits for changes of a name in which the lease has places. It returns nil if it has none.
+func (o *ownClaims) waitFor(name string) *lineWait {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended || len(o.names[name]) == 0 {
 		return nil
 	}
-	a := o.following[name]
-	if a == nil {
-		a = o.s.waitForLine(name, func() { o.mark(name) })
-		o.following[name] = a
+	if o.waits[name] == nil {
+		o.waits[name] = o.s.waitForLine(name, func() { o.lookAt(name) })
 	}
-	return a
+	return o.waits[name]
 }
 
-// compare tells what is new of the places in d, and returns the leases that are to be watched
-// for those that are followed while they wait.
-func (o *ownClaims) compare(d *document) (rank int, leases []string) {
+// learn notes what is news of the places in d. It returns the leases that are to be watched for
+// those that are followed, and the rank of the watch.
+func (o *ownClaims) learn(d *document) (rank int, leases []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.ended {
-		return 0, nil
-	}
 	rank = maxRank
 	for id, st := range o.names[string(d.Name)] {
-		if st.leaving || d.Seq < st.seq {
+		if o.ended || st.leaving || d.Seq < st.seq {
 			continue
 		}
 		i := d.find(o.id, st.place)
@@ -309,28 +302,40 @@ func (o *ownClaims) compare(d *document) (rank int, leases []string) {
 			o.news = append(o.news, driver.News{Place: st.place, Gone: true})
 			continue
 		}
-		o.compareOne(d, i, st)
-		if st.follows {
+		o.learnOneLocked(d, i, st)
+		if st.followed {
 			rank = min(rank, i-1)
-			leases = append(leases, d.watched(i)...)
+			leases = append(leases, d.watchedBy(i)...)
 			leases = append(leases, o.id) // nobody else may be waiting for the end of that
 		}
 	}
 	return rank, leases
 }
 
-// compareOne tells what is new of the place of st, which stands at i.
-func (o *ownClaims) compareOne(d *document, i int, st *standing) {
+// learnOneLocked notes what is news of a place, which stands at i. The caller holds mu.
+func (o *ownClaims) learnOneLocked(d *document, i int, st *standing) {
 	p := d.place(i)
-	for _, w := range d.Claims[i].Wishes {
-		if w.N > st.told {
-			st.told = w.N
-			o.news = append(o.news, driver.News{Place: p, Request: &w.Request})
+	for _, r := range d.Claims[i].Requests {
+		if r.N > st.told {
+			st.told = r.N
+			o.news = append(o.news, driver.News{Place: p, Request: &r.Request})
 		}
 	}
-	if st.follows && p.Held {
-		st.follows = false
+	if st.followed && p.Held {
+		st.followed = false
 		o.news = append(o.news, driver.News{Place: p, Held: true})
+	}
+}
+
+// refuse notes that the register refuses to read the line of name.
+func (o *ownClaims) refuse(name string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, st := range o.names[name] {
+		if st.followed && !st.leaving {
+			st.followed = false
+			o.news = append(o.news, driver.News{Place: st.place, Refused: err})
+		}
 	}
 }
 
@@ -341,9 +346,9 @@ func (o *ownClaims) Follow(places ...driver.Place) {
 	for _, p := range places {
 		st := o.names[p.Name][p.ID]
 		if o.ended || st == nil || st.leaving || p.Token != 0 && st.place.Token != p.Token {
-			continue // News has told, or its owner released it
+			continue // News has told of its end, or its owner gives it up
 		}
-		st.follows = true
-		o.mark(p.Name)
+		st.followed = true
+		o.lookAt(p.Name)
 	}
 }

@@ -1,6 +1,7 @@
 package registerstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,51 +15,41 @@ import (
 
 // Options sets a store up. The zero value works.
 type Options struct {
-	// Name is what the storage is, for people: "S3 bucket locks". Default "register". It must not
-	// contain a password.
-	Name string
-	// Prefix begins every key. Several stores in one storage need prefixes of which none begins
-	// with another.
-	Prefix string
+	Name     string           // the storage, for people, without a password: "S3 bucket locks"; default "register"
+	Prefix   string           // begins every key; of the stores in one storage, none begins with another's
+	Token    driver.TokenLife // how long the storage keeps what it acknowledged; default driver.TokenDurable
+	Warnings []string         // for Caps: what the storage cannot promise as it is set up
+	Close    func() error     // if set, Store.Close calls it to free what the register opened
+
 	// Poll is how often a line is looked at that somebody waits for: where the register is no
 	// Watcher, the time a hand-over takes. With one it is the second signal, for watches that went
 	// deaf. Default 250 ms, with a Watcher 5 s.
 	Poll time.Duration
-	// Patience is how long one background read may take before it is tried again. Default 10 s.
+	// Patience is how long one background call may take before it is tried again. Default 10 s.
 	Patience time.Duration
-	// Token says for how long the register keeps what it acknowledged. Default driver.TokenDurable.
-	// A storage that loses acknowledged writes when it fails over says driver.TokenUntilLoss.
-	Token driver.TokenLife
 	// MinTTL is the least ttl; a shorter one is rounded up to it. It should be ten times what a Put
-	// takes on a bad day. Default 1 s.
-	MinTTL time.Duration
-	// MaxTTL is the largest ttl; a longer one is refused. Default 1 h.
-	MaxTTL time.Duration
+	// takes on a bad day. Default 1 s. A ttl above MaxTTL is refused. Default 1 h.
+	MinTTL, MaxTTL time.Duration
 	// Journal is how many bytes of records a journal keeps at most, whatever was asked for: it is
 	// one value. Default 1 MiB, at least 64 KiB.
 	Journal int
-	// Warnings go to Caps: what the storage cannot promise as it is set up.
-	Warnings []string
-	// Close, if set, is called by Store.Close: it frees what the register opened.
-	Close func() error
 }
 
 // Store is a store over a register.
 type Store struct {
 	access
-	journalStore
-	over float64 // by how much the silence after which a lease is ended is longer than its ttl
+	silence float64 // overTTL, but for tests
+	sweeps  sync.Once
 
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	work   sync.WaitGroup // what runs in the background
 
-	mu       sync.Mutex
+	mu       sync.Mutex // also of each feed, lineWait and expiryWatch
 	closed   bool
-	feeds    map[string]*feed
-	expiries map[string]*expiryWatch
-	brief    map[string]bool
-	sweeps   sync.Once
+	feeds    map[string]*feed        // by name
+	expiries map[string]*expiryWatch // by lease
+	brief    map[string]bool         // what watchBriefly watches, by lease and name
 }
 
 var (
@@ -74,47 +65,30 @@ func FromRegister(r Register, o Options) (*Store, error) {
 		return nil, errors.New("register store: there is no register")
 	}
 	watcher, _ := r.(Watcher)
-	if o.Name == "" {
-		o.Name = "register"
+	poll := 250 * time.Millisecond
+	if watcher != nil {
+		poll = 5 * time.Second
 	}
-	if o.Poll == 0 {
-		o.Poll = 250 * time.Millisecond
-		if watcher != nil {
-			o.Poll = 5 * time.Second
-		}
-	}
-	for _, d := range []struct {
-		at       *time.Duration
-		default_ time.Duration
-	}{{&o.Patience, 10 * time.Second}, {&o.MinTTL, time.Second}, {&o.MaxTTL, time.Hour}} {
-		if *d.at == 0 {
-			*d.at = d.default_
-		}
-	}
-	if o.Token == driver.TokenNone {
-		o.Token = driver.TokenDurable
-	}
-	if o.Journal == 0 {
-		o.Journal = 1 << 20
-	}
+	o.Name, o.Token, o.Journal = cmp.Or(o.Name, "register"), cmp.Or(o.Token, driver.TokenDurable), cmp.Or(o.Journal, 1<<20)
+	o.Poll, o.Patience = cmp.Or(o.Poll, poll), cmp.Or(o.Patience, 10*time.Second)
+	o.MinTTL, o.MaxTTL = cmp.Or(o.MinTTL, time.Second), cmp.Or(o.MaxTTL, time.Hour)
 	if o.Poll < 0 || o.Patience < 0 || o.MinTTL < 0 || o.MaxTTL < o.MinTTL || o.Journal < 1<<16 {
-		return nil, fmt.Errorf("register store: Poll and Patience must be positive, MinTTL <= MaxTTL, Journal at least 65536; got %v, %v, %v, %v, %d",
-			o.Poll, o.Patience, o.MinTTL, o.MaxTTL, o.Journal)
+		return nil, fmt.Errorf("register store: Poll and Patience must be positive, MinTTL <= MaxTTL, "+
+			"Journal at least 65536; got %v, %v, %v, %v, %d", o.Poll, o.Patience, o.MinTTL, o.MaxTTL, o.Journal)
 	}
 	s := &Store{
-		access: access{r, watcher, o}, over: overTTL,
+		access: access{r, watcher, o}, silence: overTTL,
 		feeds: map[string]*feed{}, expiries: map[string]*expiryWatch{}, brief: map[string]bool{},
 	}
-	s.journalStore.access = &s.access
-	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
 
 // Caps implements [driver.Store].
 func (s *Store) Caps() driver.Caps {
 	return driver.Caps{
-		Store: s.opts.Name, FIFO: true, Token: s.opts.Token, Push: s.watcher != nil, SharedRenewal: true, Shared: true, Linearizable: true,
-		MinTTL: s.opts.MinTTL, MaxTTL: s.opts.MaxTTL, Warnings: slices.Clone(s.opts.Warnings),
+		Store: s.opts.Name, FIFO: true, Token: s.opts.Token, Push: s.watcher != nil, SharedRenewal: true, Shared: true,
+		Linearizable: true, MinTTL: s.opts.MinTTL, MaxTTL: s.opts.MaxTTL, Warnings: slices.Clone(s.opts.Warnings),
 	}
 }
 
@@ -124,8 +98,8 @@ func (s *Store) Close() error {
 	was := s.closed
 	s.closed = true
 	s.mu.Unlock()
-	s.stop()
-	s.wg.Wait()
+	s.cancel()
+	s.work.Wait()
 	if was || s.opts.Close == nil {
 		return nil
 	}
@@ -139,9 +113,10 @@ func (s *Store) spawn(f func()) {
 	s.spawnLocked(f)
 }
 
+// spawnLocked is spawn where the caller holds mu.
 func (s *Store) spawnLocked(f func()) {
 	if !s.closed {
-		s.wg.Go(f)
+		s.work.Go(f)
 	}
 }
 
@@ -158,12 +133,7 @@ func (s *Store) spawnOr(f func()) {
 
 // Line implements [driver.Store]. It looks at the leases too: what is over is removed first.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
-	return s.lineNow(ctx, name, map[string]bool{})
-}
-
-// lineNow is Line, where alive says of leases that were looked at since the call began whether they
-// live.
-func (s *Store) lineNow(ctx context.Context, name string, alive map[string]bool) (driver.Line, error) {
+	alive := map[string]bool{}
 	for {
 		d, _, err := s.read(ctx, name)
 		if err != nil {
@@ -172,19 +142,20 @@ func (s *Store) lineNow(ctx context.Context, name string, alive map[string]bool)
 		// A lease that is looked at after the document was read, and lives, lived then. Those known
 		// before may have ended meanwhile: that is no older than the call.
 		ended, err := s.endedOf(ctx, leasesOf(d.Claims), alive)
-		if err != nil {
-			return driver.Line{}, err
-		}
-		if len(ended) == 0 {
+		if err == nil && len(ended) == 0 {
 			return d.show(), nil
 		}
-		if _, err := s.purge(ctx, name, ended...); err != nil {
+		if err == nil {
+			_, err = s.purge(ctx, name, ended...)
+		}
+		if err != nil {
 			return driver.Line{}, err
 		}
 	}
 }
 
-// endedOf returns which of those leases have ended.
+// endedOf returns which of those leases have ended. Alive says of leases that were looked at since
+// the call began whether they live.
 func (s *Store) endedOf(ctx context.Context, ids []string, alive map[string]bool) (ended []string, err error) {
 	var ask []string
 	for _, id := range ids {
@@ -210,31 +181,22 @@ func (s *Store) endedOf(ctx context.Context, ids []string, alive map[string]bool
 	return ended, err
 }
 
-// Lines implements [driver.Store]. It is not a picture of one instant: each line is one of its
-// own.
-func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
-	at := s.opts.Prefix + lines
-	keys, err := s.reg.List(ctx, at+prefixPart(prefix))
-	if err != nil {
-		return nil, s.wrap("list names", err)
-	}
-	all := make([]driver.Line, len(keys))
-	err = together(len(keys), func(i int) error {
-		value, version, err := s.look(ctx, keys[i])
-		if err != nil || version == "" {
-			return err
+// Lines implements [driver.Store]. Each line is a state of its own: there need not have been an
+// instant at which all of them stood so.
+func (s *Store) Lines(ctx context.Context, prefix string) (all []driver.Line, err error) {
+	var mu sync.Mutex
+	err = s.each(ctx, lines, prefix, func(name string, _ []byte, _ string) error {
+		ln, err := s.Line(ctx, name)
+		if err == nil && ln.Holder != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, ln)
 		}
-		name, err := nameOf(keys[i], value)
-		if err != nil || !strings.HasPrefix(name, prefix) || s.lineKey(name) != keys[i] {
-			return err
-		}
-		all[i], err = s.lineNow(ctx, name, map[string]bool{})
 		return err
 	})
 	if err != nil {
 		return nil, s.wrap("list names", err)
 	}
-	all = slices.DeleteFunc(all, func(ln driver.Line) bool { return ln.Holder == nil })
 	slices.SortFunc(all, func(a, b driver.Line) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
 }
@@ -255,10 +217,9 @@ func together(n int, f func(i int) error) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
+	i := slices.IndexFunc(errs, func(err error) bool { return err != nil })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return errs[i]
 }

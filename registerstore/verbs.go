@@ -8,23 +8,30 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// What follows changes a document in place: the caller hands in a clone, and writes it if it is
-// another one then, also beside an error. Nothing here reads a clock, a lease or the storage.
+// The verbs change a document in place. The caller hands in a clone, and writes it if it differs
+// afterwards, also beside an error. No verb reads a clock, a lease or the register.
 
 // self is who changes a document.
 type self struct {
 	lease, owner string
-	spent        func(id string) bool // IDs that this lease has given up: they must not enter again
-	spend        func(id string)
+	spent        func(id string) bool // says whether the lease has given an ID up
+	spend        func(id string)      // gives an ID up: it must not enter again
+}
+
+// admit returns an error for a claim whose ID was given up or removed. A Claim that was under way
+// then arrives here: if it entered, nobody would ever release it.
+func (d *document) admit(me self, want driver.Claim) error {
+	if me.spent(want.ID) || slices.Contains(d.Deposed, text(want.ID)) {
+		return fmt.Errorf("claim %s on %s was given up or removed: %w", want.ID, want.Name, driver.ErrGone)
+	}
+	return nil
 }
 
 // enter enters claims of one lease, or with an error none.
 func (d *document) enter(me self, claims []driver.Claim) ([]driver.Place, error) {
 	for _, want := range claims {
-		// A Claim that was under way when its ID was released arrives here. It must not enter:
-		// nobody would ever release it again.
-		if me.spent(want.ID) || slices.Contains(d.Deposed, text(want.ID)) {
-			return nil, fmt.Errorf("claim %s on %s was given up or removed: %w", want.ID, want.Name, driver.ErrGone)
+		if err := d.admit(me, want); err != nil {
+			return nil, err
 		}
 	}
 	for _, want := range claims {
@@ -32,14 +39,13 @@ func (d *document) enter(me self, claims []driver.Claim) ([]driver.Place, error)
 			return nil, driver.Misfit(want.Name, n, want.Slots)
 		}
 	}
-	was := d.clone()
+	before, added := d.clone(), map[string]bool{}
 	for _, want := range claims {
 		d.displace(me, want)
 	}
-	fresh := map[string]bool{}
 	for _, want := range claims {
 		if d.seat(me.lease, want.Seat) < 0 {
-			fresh[want.Seat] = true
+			added[want.Seat] = true
 			d.append(me, want)
 		}
 	}
@@ -47,7 +53,7 @@ func (d *document) enter(me self, claims []driver.Claim) ([]driver.Place, error)
 	for _, want := range claims {
 		p := d.place(d.seat(me.lease, want.Seat))
 		if want.Try && !p.Held {
-			d.leave(me, claims, fresh, was)
+			d.withdraw(me, claims, added, before)
 			return nil, driver.ErrTaken
 		}
 		places = append(places, p)
@@ -60,12 +66,13 @@ func (d *document) append(me self, want driver.Claim) {
 	d.Token++
 	d.seen()
 	d.Claims = append(d.Claims, claim{
-		Lease: me.lease, Owner: text(me.owner), Seat: text(want.Seat), Slots: want.Slots, ID: text(want.ID), Token: d.Token, Value: bytes.Clone(want.Value),
+		Lease: me.lease, Owner: text(me.owner), Seat: text(want.Seat), Slots: want.Slots, ID: text(want.ID),
+		Token: d.Token, Value: bytes.Clone(want.Value),
 	})
 }
 
-// displace removes the claim that the lease has on the seat under another ID. To take its place up
-// instead would hand the new claim a term that is being resigned.
+// displace removes the claim that the lease has on the seat under another ID. If the new claim took
+// its place up, it would get a term that is being resigned.
 func (d *document) displace(me self, want driver.Claim) {
 	if i := d.seat(me.lease, want.Seat); i >= 0 && string(d.Claims[i].ID) != want.ID {
 		me.spend(string(d.Claims[i].ID))
@@ -73,19 +80,19 @@ func (d *document) displace(me self, want driver.Claim) {
 	}
 }
 
-// leave removes the claims of a Try that failed: its caller believes that it has none. Where none
-// stood before either, nothing changes at all.
-func (d *document) leave(me self, claims []driver.Claim, fresh map[string]bool, was *document) {
+// withdraw removes the claims of a Try that failed: its caller believes that it has none. Where
+// none stood before either, nothing changes at all.
+func (d *document) withdraw(me self, claims []driver.Claim, added map[string]bool, before *document) {
 	for _, want := range claims {
 		if i := d.seat(me.lease, want.Seat); i >= 0 {
-			if !fresh[want.Seat] {
+			if !added[want.Seat] {
 				me.spend(want.ID)
 			}
 			d.cut(i)
 		}
 	}
-	if slices.EqualFunc(d.Claims, was.Claims, func(a, b claim) bool { return a.Token == b.Token }) {
-		*d = *was
+	if slices.EqualFunc(d.Claims, before.Claims, func(a, b claim) bool { return a.Token == b.Token }) {
+		*d = *before
 	}
 }
 
@@ -105,7 +112,7 @@ func (d *document) cut(i int) {
 	d.seen()
 }
 
-// drop gives one place up, and reports whether it stood.
+// drop gives a place up, and says whether it stood.
 func (d *document) drop(me self, p driver.Place) bool {
 	i := d.find(me.lease, p)
 	if i >= 0 {
@@ -114,23 +121,21 @@ func (d *document) drop(me self, p driver.Place) bool {
 	return i >= 0
 }
 
-// exchange gives p up and enters want behind all who wait. It reports whether p stood.
+// exchange gives p up and enters want behind all who wait. It says whether p stood.
 func (d *document) exchange(me self, p driver.Place, want driver.Claim) (driver.Place, bool, error) {
-	if me.spent(want.ID) || slices.Contains(d.Deposed, text(want.ID)) {
-		return driver.Place{}, false, fmt.Errorf("claim %s on %s was given up or removed: %w", want.ID, want.Name, driver.ErrGone)
+	if err := d.admit(me, want); err != nil {
+		return driver.Place{}, false, err
 	}
 	stood := d.drop(me, p)
 	d.displace(me, want)
-	i := d.seat(me.lease, want.Seat)
-	if i < 0 {
+	if d.seat(me.lease, want.Seat) < 0 {
 		d.append(me, want)
-		i = len(d.Claims) - 1
 	}
-	return d.place(i), stood, nil
+	return d.place(d.seat(me.lease, want.Seat)), stood, nil
 }
 
-// transfer gives p up for the claim with the token heir, and removes those between.
-func (d *document) transfer(me self, p driver.Place, heir uint64) error {
+// transfer gives p up for the claim with the token successor, and removes the claims between them.
+func (d *document) transfer(me self, p driver.Place, successor uint64) error {
 	own := d.find(me.lease, p)
 	if own < 0 {
 		return driver.ErrGone
@@ -138,12 +143,12 @@ func (d *document) transfer(me self, p driver.Place, heir uint64) error {
 	if d.Claims[own].Slots != 0 || own != 0 {
 		return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
 	}
-	at := slices.IndexFunc(d.Claims, func(c claim) bool { return c.Token == heir && c.Slots == 0 })
+	at := slices.IndexFunc(d.Claims, func(c claim) bool { return c.Token == successor && c.Slots == 0 })
 	if at <= 0 {
 		return driver.ErrNoSuccessor
 	}
 	if d.Claims[at].Lease == me.lease {
-		return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
+		return fmt.Errorf("%s: the successor's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 	}
 	for range at - 1 {
 		d.depose(1)
@@ -181,12 +186,12 @@ func (d *document) ask(r driver.Request) error {
 	if len(d.Claims) == 0 || d.Claims[0].Token != r.Token {
 		return driver.ErrGone
 	}
-	if d.Claims[0].Slots != 0 {
+	c := &d.Claims[0]
+	if c.Slots != 0 {
 		return fmt.Errorf("%s is shared: nobody holds it alone: %w", d.Name, driver.ErrRefused)
 	}
-	c := &d.Claims[0]
-	d.Wishes++
-	c.Wishes = lastOf(append(slices.Clone(c.Wishes), storedRequest{d.Wishes, r}), wishesKept)
+	d.Requests++
+	c.Requests = lastOf(append(slices.Clone(c.Requests), storedRequest{d.Requests, r}), requestsKept)
 	return nil
 }
 

@@ -26,7 +26,7 @@ func (o owners) me(lease string) self {
 func does[T any](d **document, f func(*document) (T, error)) (T, error) {
 	to := (*d).clone()
 	got, err := f(to)
-	if to.Rev != (*d).Rev || to.Wishes != (*d).Wishes {
+	if to.Rev != (*d).Rev || to.Requests != (*d).Requests {
 		to.next(*d, "m")
 		*d = to
 	}
@@ -97,7 +97,7 @@ func TestStepsOfADocument(t *testing.T) {
 	if d.Claims[1].Token != 4 {
 		t.Errorf("token = %d, want 4: it never goes back", d.Claims[1].Token)
 	}
-	if _, err := does(&d, func(d *document) (int, error) { return 0, d.ask(driver.Request{Token: 3, By: "x"}) }); err != nil || len(d.Claims[0].Wishes) != 1 {
+	if _, err := does(&d, func(d *document) (int, error) { return 0, d.ask(driver.Request{Token: 3, By: "x"}) }); err != nil || len(d.Claims[0].Requests) != 1 {
 		t.Errorf("ask = %v, %+v", err, d.Claims[0])
 	}
 	at := d.Rev
@@ -200,7 +200,7 @@ func checkDocument(t *testing.T, seed uint64, before, d *document, removed map[s
 			t.Errorf("seed %d: claim %s was removed and entered again", seed, c.ID)
 		}
 	}
-	back, err := parse("n", d.stored(), "1")
+	back, err := parse("n", stored(d), "1")
 	if err != nil || !reflect.DeepEqual(back.show(), d.show()) || back.Token != d.Token {
 		t.Errorf("seed %d: written and read: %v, %+v, want %+v", seed, err, back, d)
 	}

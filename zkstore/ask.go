@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -54,7 +52,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 		if !got.exists {
 			return driver.ErrGone
 		}
-		letters := append(open(got.data), letter{name, r})
+		letters := append(readLetters(got.data), letter{name, r})
 		data, err := json.Marshal(letters[max(0, len(letters)-maxMail):])
 		if err != nil {
 			return fmt.Errorf("request for %s: %v: %w", name, err, driver.ErrRefused)
@@ -63,17 +61,17 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 			return fmt.Errorf("request for %s: too large: %w", name, driver.ErrRefused)
 		}
 		_, err = t.multi(ctx, existsOp(nodes[0].path),
-			&zk.SetDataRequest{Path: mail, Data: data, Version: got.stat.Version})
+			setOp(mail, data, got.stat.version))
 		switch {
-		case errors.Is(err, zk.ErrNoNode):
+		case errors.Is(err, errNoNode):
 			return driver.ErrGone
-		case !errors.Is(err, zk.ErrBadVersion): // then somebody else has asked too
+		case !errors.Is(err, errBadVersion): // then somebody else has asked too
 			return err
 		}
 	}
 }
 
-func open(data []byte) (letters []letter) {
+func readLetters(data []byte) (letters []letter) {
 	_ = json.Unmarshal(data, &letters) // what others wrote there is no request
 	return letters
 }
@@ -83,15 +81,14 @@ func (cs *claims) request(m letter) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.bySeat {
-		if c.want.Name == m.Name && c.token == m.Request.Token && !c.gone() {
+		if c.want.Name == m.Name && c.token == m.Request.Token && !c.isGone() {
 			cs.news.add(driver.News{Place: c.place(true), Request: &m.Request})
 		}
 	}
 }
 
 // Revoke ends the lease of that ID. Its session may live on, in a process that nobody reaches, but
-// it has no claims and can make none: each create asks for the node that is deleted first here, as
-// each renewal does for another.
+// it has no claims and can neither make one nor renew: both need nodes that are deleted first here.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	if !isLease(id) {
 		return nil // no lease of ours ever had it
@@ -128,14 +125,6 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 func isLease(id string) bool {
 	_, err := strconv.ParseUint(id, 16, 64)
 	return err == nil && len(id) == 16 && strings.ToLower(id) == id
-}
-
-// EndLease does as Revoke.
-func (s *Store) EndLease(ctx context.Context, id string) error {
-	if !isLease(id) {
-		return fmt.Errorf("end lease: %q is not the ID of a lease, 16 digits of a session: %w", id, driver.ErrRefused)
-	}
-	return s.Revoke(ctx, id)
 }
 
 // Leases returns the IDs of the leases whose owner begins with prefix.

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -63,9 +61,9 @@ func checkValue(name string, value []byte) error {
 	return nil
 }
 
-// refusedByLine looks at the lines before anything is done: shared claims that do not fit those in
-// the line are refused, and tries of names that others stand in are answered, which would cost two
-// writes otherwise. For a try it looks a second time behind a write, for our server may lag behind.
+// refusedByLine refuses, before anything is done, shared claims that do not fit those in the line,
+// and tries of names that are held: these would cost two writes otherwise. For a try it looks a
+// second time after a write, for our server may lag behind.
 func (l *lease) refusedByLine(ctx context.Context, wants []driver.Claim) error {
 	for _, want := range wants {
 		try := want.Try && !l.claims.known(want)
@@ -91,8 +89,8 @@ func (l *lease) refusedByLine(ctx context.Context, wants []driver.Claim) error {
 	return nil
 }
 
-// places returns the places of claims when all have entered, and undoes tries that do not hold and
-// shared claims that do not fit.
+// places returns the places of claims when all have entered. It withdraws all of them if a try does
+// not hold or a shared claim does not fit.
 func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error) {
 	for _, c := range all {
 		if err := l.hasEntered(ctx, c); err != nil {
@@ -133,27 +131,26 @@ func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error
 	return places, nil
 }
 
-// withdraw removes the claims of a call that failed with why, and returns that when nothing of them
-// stands.
+// withdraw removes the claims of a call that failed with why, and returns why when they are gone.
 func (l *lease) withdraw(ctx context.Context, all []*claim, why error) error {
 	l.claims.mu.Lock()
 	for _, c := range all {
-		l.claims.dismissLocked(c)
+		l.claims.withdrawLocked(c)
 	}
 	l.claims.mu.Unlock()
-	l.leave(all...)
-	if err := l.haveLeft(ctx, all); err != nil {
+	l.removeClaims(all...)
+	if err := l.awaitGone(ctx, all); err != nil {
 		return err
 	}
 	return why
 }
 
-// hasEntered waits until it is known whether a claim stands, and returns nil if it does.
+// hasEntered waits until it is decided whether a claim stands, and returns nil if it does.
 func (l *lease) hasEntered(ctx context.Context, c *claim) error {
 	if err := l.wait(ctx, c.entered); err != nil {
 		return err
 	}
-	if c.err == nil && c.gone() {
+	if c.err == nil && c.isGone() {
 		return driver.ErrGone
 	}
 	return c.err
@@ -167,7 +164,7 @@ func (l *lease) position(ctx context.Context, c *claim) ([]node, int, error) {
 	}
 	at := ln.indexOf(c.path)
 	if at < 0 { // our server has applied its create, so it was removed
-		l.claims.removed(c)
+		l.claims.tellGone(c)
 		return nil, 0, driver.ErrGone
 	}
 	return ln.nodes, at, nil
@@ -183,8 +180,8 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 		return err
 	}
 	_, err = l.set(ctx, c.path, encode(l.owner, value), -1)
-	if errors.Is(err, zk.ErrNoNode) {
-		l.claims.removed(c)
+	if errors.Is(err, errNoNode) {
+		l.claims.tellGone(c)
 		return driver.ErrGone
 	}
 	return err
@@ -226,19 +223,19 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	var all []*claim
 	l.claims.mu.Lock()
 	for _, p := range places {
-		if c := l.claims.partLocked(p); c != nil {
+		if c := l.claims.giveUpPlaceLocked(p); c != nil {
 			all = append(all, c)
 		}
 	}
 	l.claims.mu.Unlock()
-	l.leave(all...)
-	return l.haveLeft(ctx, all)
+	l.removeClaims(all...)
+	return l.awaitGone(ctx, all)
 }
 
-// haveLeft waits until nothing of claims stands.
-func (l *lease) haveLeft(ctx context.Context, all []*claim) error {
+// awaitGone waits until claims are gone.
+func (l *lease) awaitGone(ctx context.Context, all []*claim) error {
 	for _, c := range all {
-		err := l.wait(ctx, c.left)
+		err := l.wait(ctx, c.gone)
 		if err != nil && l.over() {
 			return l.died()
 		}
@@ -249,8 +246,7 @@ func (l *lease) haveLeft(ctx context.Context, all []*claim) error {
 	return nil
 }
 
-// died returns what a release answers when the link is no more: nil if the session ended, and not
-// if only we have let go of it.
+// died returns what a release answers when the link is over: nil only if the session has ended too.
 func (l *lease) died() error {
 	if errors.Is(l.why, driver.ErrGone) {
 		return nil
@@ -258,26 +254,25 @@ func (l *lease) died() error {
 	return l.why
 }
 
-// leave begins to remove claims that were given up. Those that are still on their way are removed,
-// or never enter, by who enters them.
-func (l *lease) leave(all ...*claim) {
-	for now := l.claims.toLeave(all); len(now) > 0; {
+// removeClaims begins to remove claims that were given up: see [claims.toRemove].
+func (l *lease) removeClaims(all ...*claim) {
+	for now := l.claims.toRemove(all); len(now) > 0; {
 		n, size := 1, len(now[0].path)
 		// Half of a request is left for the records.
 		for n < min(len(now), maxMany/2) && size+len(now[n].path) < maxBatch/4 {
 			size += len(now[n].path)
 			n++
 		}
-		go l.erase(now[:n:n])
+		go l.removeBatch(now[:n:n])
 		now = now[n:]
 	}
 }
 
-// erase deletes the nodes of claims in one step, with the records they leave, and goes on until
-// that is done or the session is over.
-func (l *lease) erase(batch []*claim) {
+// removeBatch deletes the nodes of claims in one step, with the records they leave, and repeats that
+// until it is done or the session is over.
+func (l *lease) removeBatch(batch []*claim) {
 	for try := 1; len(batch) > 0; try++ {
-		var ops []any
+		var ops []op
 		var with []*claim // a record
 		for _, c := range batch {
 			ops = append(ops, deleteOp(c.path))
@@ -290,18 +285,18 @@ func (l *lease) erase(batch []*claim) {
 		var err error
 		at := 0
 		if len(ops) == 1 { // without what a step of several costs the servers
-			_, err = l.request(context.Background(), deletePacket(batch[0].path))
+			_, err = l.request(context.Background(), ops[0])
 		} else {
-			var answers []zk.MultiResponse
+			var answers []result
 			answers, err = l.multi(context.Background(), ops...)
 			at = failed(answers)
 		}
 		switch {
 		case err == nil:
-			l.claims.left(batch...)
+			l.claims.noteGone(batch...)
 			return
-		case at >= 0 && at < len(batch) && errors.Is(err, zk.ErrNoNode): // removed by hand, or by an earlier try
-			l.claims.left(batch[at])
+		case at >= 0 && at < len(batch) && errors.Is(err, errNoNode): // removed by hand, or by an earlier try
+			l.claims.noteGone(batch[at])
 			batch = append(batch[:at:at], batch[at+1:]...)
 		case at >= len(batch):
 			if c := with[at-len(batch)]; !c.record.learn(context.Background(), l.tree, err) {

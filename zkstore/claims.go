@@ -8,28 +8,28 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// claim is a claim of a lease, from the call that makes it until nothing of it stands. Its fields
-// are guarded by the mutex of claims, but for those that never change and own.
+// claim is a claim of a lease, from the call that makes it until it is gone: it has no node, and none
+// can come any more.
 type claim struct {
-	want driver.Claim
-	dir  string // the line's node
-
-	path    string // of its own node; empty: none that we know of
-	token   uint64
-	own     ownWatch
+	want    driver.Claim
+	dir     string        // the line's node
+	own     ownWatch      // on its own node
 	entered chan struct{} // closed when it is decided whether it stands
-	err     error         // why it does not. Set before entered is closed
-	spent   bool          // given up by its owner: nothing of it may stand
-	quiet   bool          // its owner is giving it up by a transfer, so its end is no news
-	left    chan struct{} // closed when nothing of it stands any more, and nothing will
-	leaving bool          // somebody sees to that already
-	record  *partRecord   // what it leaves in a journal
-	alone   bool          // nobody else stood in its line when it entered: it held
-	seen    *sight        // how its line stood when it entered, until somebody waits
+	gone    chan struct{} // closed when it is gone
+
+	// Guarded by claims.mu.
+	path     string // of its own node; empty: none that we know of
+	token    uint64
+	err      error       // why it does not stand; set before entered is closed
+	givenUp  bool        // by its owner: it is to be removed
+	quiet    bool        // its owner is giving it up by a transfer, so its end is no news
+	removing bool        // somebody sees to its removal
+	record   *partRecord // what it leaves in a journal
+	alone    bool        // nobody else stood in its line when it entered: it held
+	seen     *sight      // how its line stood when it entered, until somebody waits
 }
 
-// gone says whether nothing of it stands, and nothing will.
-func (c *claim) gone() bool { return isClosed(c.left) }
+func (c *claim) isGone() bool { return isClosed(c.gone) }
 
 func (c *claim) place(held bool) driver.Place {
 	w := c.want
@@ -43,12 +43,11 @@ type claims struct {
 	mu     sync.Mutex
 	bySeat map[storeutil.Seat]*claim
 	spent  storeutil.SpentIDs // which may not enter again
-	parted map[string]*claim  // given up, and not yet known to be gone, by ID
+	going  map[string]*claim  // given up, and not yet known to be gone, by ID
 }
 
-// enlist returns the claims of those IDs. Those that are fresh are new: the caller enters them when
-// those in old have left, which had their seats under other IDs or are what is left of an earlier
-// try of theirs.
+// enlist returns the claims of those IDs. The fresh ones are new: the caller enters them when the
+// old ones are gone, which had the same seats, or the same IDs in an earlier try.
 func (cs *claims) enlist(s *Store, wants ...driver.Claim) (all, fresh, old []*claim, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -64,7 +63,7 @@ func (cs *claims) enlist(s *Store, wants ...driver.Claim) (all, fresh, old []*cl
 			old, c = append(old, c), nil
 		}
 		if c == nil {
-			if before := cs.parted[want.ID]; before != nil { // a try that was answered ErrTaken, or is about to be
+			if before := cs.going[want.ID]; before != nil {
 				old = append(old, before)
 			}
 			c = newClaim(s, want)
@@ -77,17 +76,17 @@ func (cs *claims) enlist(s *Store, wants ...driver.Claim) (all, fresh, old []*cl
 }
 
 func newClaim(s *Store, want driver.Claim) *claim {
-	return &claim{want: want, dir: s.pathOf(want.Name), entered: make(chan struct{}), left: make(chan struct{})}
+	return &claim{want: want, dir: s.pathOf(want.Name), entered: make(chan struct{}), gone: make(chan struct{})}
 }
 
-// known says whether a claim of that ID stands, may, or was given up.
+// known says whether want's seat is taken or its ID was given up.
 func (cs *claims) known(want driver.Claim) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	return cs.bySeat[storeutil.SeatOf(want)] != nil || cs.spent.Has(want.ID)
 }
 
-// find returns the claim of a place if it may still stand.
+// find returns the claim of a place, nil if it was given up or is gone.
 func (cs *claims) find(p driver.Place) *claim {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -96,7 +95,7 @@ func (cs *claims) find(p driver.Place) *claim {
 
 func (cs *claims) findLocked(p driver.Place) *claim {
 	c := cs.bySeat[storeutil.SeatAt(p)]
-	if c == nil || c.want.ID != p.ID || c.gone() || p.Token != 0 && c.token != 0 && c.token != p.Token {
+	if c == nil || c.want.ID != p.ID || c.isGone() || p.Token != 0 && c.token != 0 && c.token != p.Token {
 		return nil
 	}
 	return c
@@ -119,20 +118,20 @@ func (cs *claims) standing() (all []*claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.bySeat {
-		if c.path != "" && !c.gone() {
+		if c.path != "" && !c.isGone() {
 			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// partLocked gives one place up and returns its claim, nil if none stands or may stand. The caller
-// holds mu.
-func (cs *claims) partLocked(p driver.Place) *claim {
+// giveUpPlaceLocked gives a place up and returns its claim, for the caller to remove; nil if there is
+// none. The caller holds mu.
+func (cs *claims) giveUpPlaceLocked(p driver.Place) *claim {
 	c := cs.bySeat[storeutil.SeatAt(p)]
 	if c == nil || c.want.ID != p.ID {
-		cs.spent.Add(p.ID)     // the Claim may still be on its way
-		return cs.parted[p.ID] // or this is a repetition
+		cs.spent.Add(p.ID)    // the Claim may still be on its way
+		return cs.going[p.ID] // or this is a repetition
 	}
 	if p.Token != 0 && c.token != 0 && c.token != p.Token {
 		return nil
@@ -142,78 +141,76 @@ func (cs *claims) partLocked(p driver.Place) *claim {
 	return c
 }
 
-// partWith gives p up. It returns old, which stood there, if the caller is to remove it, and nil if
-// somebody sees to that already.
-func (cs *claims) partWith(p driver.Place, old *claim) *claim {
+// giveUpForExchange gives p up. It returns old, which stood there, for the caller to remove; nil if
+// somebody else sees to that.
+func (cs *claims) giveUpForExchange(p driver.Place, old *claim) *claim {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if c := cs.partLocked(p); c == nil || c != old || c.leaving || c.gone() {
+	if c := cs.giveUpPlaceLocked(p); c == nil || c != old || c.removing || c.isGone() {
 		return nil
 	}
-	old.leaving = true
+	old.removing = true
 	return old
 }
 
-// giveUpLocked marks a claim so that nothing of it may stand. The caller holds mu, and has it
-// leave.
+// giveUpLocked gives a claim up for good. The caller holds mu, and removes it.
 func (cs *claims) giveUpLocked(c *claim) {
 	cs.spent.Add(c.want.ID)
-	cs.dismissLocked(c)
+	cs.withdrawLocked(c)
 }
 
-// dismissLocked marks a claim so that nothing of it may stand until its ID is used again, once
-// nothing of it stands. The caller holds mu, and has it leave.
-func (cs *claims) dismissLocked(c *claim) {
-	c.spent = true
+// withdrawLocked gives a claim up, whose ID may be used again. The caller holds mu, and removes it.
+func (cs *claims) withdrawLocked(c *claim) {
+	c.givenUp = true
 	cs.dropLocked(c)
-	if !c.gone() {
-		cs.parted[c.want.ID] = c
+	if !c.isGone() {
+		cs.going[c.want.ID] = c
 	}
 }
 
-// dropLocked frees the claim's seat and drops its news: a late request must not reach the next
-// term. The caller holds mu.
+// dropLocked frees a claim's seat and drops its news: a late request must not reach the next term.
+// The caller holds mu.
 func (cs *claims) dropLocked(c *claim) {
 	cs.freeSeatLocked(c)
 	cs.news.drop(c.want.ID)
 }
 
-// isLeaving says whether somebody sees to a claim's removal.
-func (cs *claims) isLeaving(c *claim) bool {
+func (cs *claims) isBeingRemoved(c *claim) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	return c.leaving
+	return c.removing
 }
 
+// freeSeatLocked frees a claim's seat. The caller holds mu.
 func (cs *claims) freeSeatLocked(c *claim) {
 	if at := storeutil.SeatOf(c.want); cs.bySeat[at] == c {
 		delete(cs.bySeat, at)
 	}
 }
 
-// toLeave marks those of all that have a node to be removed by the caller, and returns them. The
-// others are removed, or never enter, by who enters them.
-func (cs *claims) toLeave(all []*claim) (now []*claim) {
+// toRemove returns those of all that the caller is to remove. Those without a node are removed by who
+// enters them, or never enter.
+func (cs *claims) toRemove(all []*claim) (now []*claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range all {
-		if c.path != "" && !c.gone() && !c.leaving {
-			c.leaving = true
+		if c.path != "" && !c.isGone() && !c.removing {
+			c.removing = true
 			now = append(now, c)
 		}
 	}
 	return now
 }
 
-// stillWanted returns those that are to be entered: not those that were found to stand already, nor
-// those that were given up meanwhile, which do not stand and will not.
+// stillWanted returns those that are to be entered: not those that stand already, nor those that were
+// given up meanwhile, which are gone now.
 func (cs *claims) stillWanted(batch []*claim) (wanted []*claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range batch {
 		switch {
 		case isClosed(c.entered):
-		case c.spent:
+		case c.givenUp:
 			cs.decideLocked(c, driver.ErrGone)
 		default:
 			wanted = append(wanted, c)
@@ -222,20 +219,19 @@ func (cs *claims) stillWanted(batch []*claim) (wanted []*claim) {
 	return wanted
 }
 
-// stands notes that a claim has its node, alone in its line if so. It says whether the claim was
-// given up meanwhile: then the caller has it leave.
-func (cs *claims) stands(c *claim, path string, token uint64, alone bool) (spent bool) {
+// stands notes that a claim has its node, alone in its line if so. If it was given up meanwhile, the
+// caller removes it.
+func (cs *claims) stands(c *claim, path string, token uint64, alone bool) (givenUp bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if c.path == "" {
 		c.path, c.token, c.alone = path, token, alone
 		cs.decideLocked(c, nil)
 	}
-	return c.spent
+	return c.givenUp
 }
 
-// decline notes that claims do not stand and never will, but for those of which it is known that
-// they do.
+// decline notes why claims are gone before they stood. Those that stand are left as they are.
 func (cs *claims) decline(batch []*claim, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -244,7 +240,7 @@ func (cs *claims) decline(batch []*claim, err error) {
 	}
 }
 
-// decideLocked notes whether a claim stands, once. The caller holds mu.
+// decideLocked notes whether a claim stands (err is nil) or is gone, once. The caller holds mu.
 func (cs *claims) decideLocked(c *claim, err error) {
 	if isClosed(c.entered) {
 		return
@@ -252,40 +248,40 @@ func (cs *claims) decideLocked(c *claim, err error) {
 	c.err = err
 	if err != nil {
 		cs.freeSeatLocked(c)
-		cs.leftLocked(c)
+		cs.noteGoneLocked(c)
 	}
 	close(c.entered)
 }
 
-// left notes that nothing of claims stands.
-func (cs *claims) left(all ...*claim) {
+// noteGone notes that claims are gone.
+func (cs *claims) noteGone(all ...*claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range all {
-		cs.leftLocked(c)
+		cs.noteGoneLocked(c)
 	}
 }
 
-// leftLocked notes that nothing of a claim stands. The caller holds mu.
-func (cs *claims) leftLocked(c *claim) {
-	if !c.gone() {
-		if cs.parted[c.want.ID] == c {
-			delete(cs.parted, c.want.ID)
+// noteGoneLocked notes that a claim is gone. The caller holds mu.
+func (cs *claims) noteGoneLocked(c *claim) {
+	if !c.isGone() {
+		if cs.going[c.want.ID] == c {
+			delete(cs.going, c.want.ID)
 		}
-		close(c.left)
+		close(c.gone)
 	}
 }
 
-// removed notes that a claim's node has gone, and tells its owner unless that was his doing.
-func (cs *claims) removed(c *claim) {
+// tellGone notes that a claim is gone, and tells its owner unless that was his doing.
+func (cs *claims) tellGone(c *claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	if c.gone() {
+	if c.isGone() {
 		return
 	}
-	cs.leftLocked(c)
+	cs.noteGoneLocked(c)
 	cs.dropLocked(c)
-	if !c.spent {
+	if !c.givenUp {
 		cs.spent.Add(c.want.ID)
 		if !c.quiet {
 			cs.news.add(driver.News{Place: c.place(false), Gone: true})

@@ -99,7 +99,10 @@ func harness(t *testing.T) drivertest.Harness {
 	}
 }
 
-func TestConformance(t *testing.T) { drivertest.Run(t, harness(t)) }
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	drivertest.Run(t, harness(t))
+}
 
 func TestConformanceOverABadNetwork(t *testing.T) {
 	needAll(t)

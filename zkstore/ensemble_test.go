@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,8 +65,9 @@ func stopAtEnd(t *testing.T, s driver.Store) driver.Store {
 
 // fooled has a holder by way of one member and a waiter by way of the others, does something to the
 // ensemble, and returns how long after the waiter held plain reads by way of that member still
-// showed the holder's node. No renewal may have promised the lease until then.
-func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (late time.Duration) {
+// showed the holder's node. No renewal may have promised the lease until then. Heal is called once
+// the waiter holds; late tells it what is returned in the end.
+func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func(late func() time.Duration)) time.Duration {
 	t.Helper()
 	var others []string
 	for i, addr := range e.Addrs() {
@@ -85,7 +87,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (la
 	node := "/primacy/job/" + children[0]
 
 	var promised time.Time // until when a renewal said that the lease lives
-	stop, renewed := make(chan struct{}), make(chan struct{})
+	stop, renewals, renewed := make(chan struct{}), make(chan struct{}, 100), make(chan struct{})
 	go func() {
 		defer close(renewed)
 		for {
@@ -95,6 +97,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (la
 			cancel()
 			if err == nil {
 				promised = called.Add(l.TTL())
+				renewals <- struct{}{}
 			}
 			select {
 			case <-stop:
@@ -112,35 +115,54 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm, heal func()) (la
 	if !p.Held || q.Held {
 		t.Fatalf("places = %+v, %+v", p, q)
 	}
-	time.Sleep(time.Second)
+	for range 3 {
+		select {
+		case <-renewals:
+		case <-renewed:
+			t.Fatal("the lease ended before anything was done to the ensemble")
+		}
+	}
 	harm()
-	seen := make(chan time.Time, 1) // when a plain read was answered for the last time that the node is there
+	var shown atomic.Pointer[time.Time] // when a plain read was answered for the last time that the node is there
+	read := make(chan struct{})
 	go func() {
-		var last time.Time
+		defer close(read)
 		for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			if ok, _, err := reads.Exists(node); err == nil && ok {
-				last = time.Now()
-			} else if err == nil {
+				at := time.Now()
+				shown.Store(&at)
+			} else if err == nil || isClosed(stop) {
 				break
 			}
 		}
-		seen <- last
 	}()
 	if _, err := drivertest.Await(within(t, 40*time.Second), successor, q); err != nil {
 		t.Fatalf("the successor does not come to hold: %v", err)
 	}
 	held := time.Now()
-	heal()
-	last := <-seen
+	late := func() time.Duration {
+		if last := shown.Load(); last != nil {
+			return last.Sub(held)
+		}
+		return 0
+	}
+	heal(late)
 	close(stop)
+	<-read
 	<-renewed
 	if promised.After(held) {
 		t.Errorf("a renewal promised the lease for %v after another held", promised.Sub(held))
 	}
-	if last.IsZero() {
-		return 0
+	return late()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
-	return last.Sub(held)
 }
 
 // keep renews a lease until the test ends.
@@ -164,7 +186,12 @@ func TestARenewalIsNotAnsweredByAMemberThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true, NoSync: true, Config: []string{"syncLimit=20"}})
 	member := (e.Leader() + 1) % 3
-	late := fooled(t, e, member, func() { e.Isolate(member, true) }, func() {})
+	late := fooled(t, e, member, func() { e.Isolate(member, true) }, func(late func() time.Duration) {
+		for end := time.Now().Add(12 * time.Second); late() < 300*time.Millisecond && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		e.Isolate(member, false)
+	})
 	t.Logf("plain reads by a member that is cut off showed the old holder for %v after another held", late)
 	if late < 100*time.Millisecond {
 		t.Errorf("the control shows nothing: reads stopped %v after another held", late)
@@ -175,7 +202,7 @@ func TestARenewalIsNotAnsweredByALeaderThatWasFrozen(t *testing.T) {
 	needAll(t)
 	e := zktest.StartEnsemble(t, 3, zktest.Options{NoSync: true})
 	was := e.Leader()
-	late := fooled(t, e, was, e.Members[was].Stop, e.Members[was].Cont)
+	late := fooled(t, e, was, e.Members[was].Stop, func(func() time.Duration) { e.Members[was].Cont() })
 	t.Logf("plain reads by a leader that was frozen showed the old holder for %v after another held", late)
 }
 
@@ -283,7 +310,7 @@ func TestACommitForAnotherServerIsNotTheAnswerOfALaterRequest(t *testing.T) {
 	if wrong, answers := moved(-8, -8); wrong == 0 {
 		t.Logf("the control shows nothing: %d answers, all right", answers) // it is a matter of milliseconds
 	}
-	if wrong, answers := moved(zkstore.OurNumber(1), zkstore.OurNumber(2)); wrong != 0 || answers == 0 {
+	if wrong, answers := moved(zkstore.RequestNumber(1), zkstore.RequestNumber(2)); wrong != 0 || answers == 0 {
 		t.Errorf("%d of %d answers were another request's", wrong, answers)
 	}
 }

@@ -6,16 +6,14 @@ import (
 	"errors"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
-// enterAfter enters claims when those in before have left. With instead, which is given up, there
-// is one fresh claim, and the two change places in one step.
+// enterAfter enters the fresh claims when those before are gone. With instead, which is given up,
+// there is one fresh claim, and the two change places in one step.
 func enterAfter(l *lease, before, fresh []*claim, instead *claim) {
-	l.leave(before...)
-	_ = l.haveLeft(context.Background(), before)
+	l.removeClaims(before...)
+	_ = l.awaitGone(context.Background(), before)
 	for len(fresh) > 0 {
 		var batch, rest []*claim
 		names, size := map[string]bool{}, 0
@@ -44,7 +42,7 @@ type entry struct {
 	l       *lease
 	batch   []*claim
 	old     *claim // the one to be removed; nil: none
-	oldGone bool   // its node was not there any more
+	oldGone bool   // it has no node any more
 }
 
 // run decides for each claim whether it stands: it goes on until it knows, or the session is over.
@@ -65,7 +63,7 @@ func (e *entry) run() {
 			err = e.resolve()
 			unknown = err != nil
 		default:
-			var answers []zk.MultiResponse
+			var answers []result
 			answers, err = l.multi(context.Background(), e.step(version)...)
 			if err == nil {
 				e.succeeded(answers)
@@ -86,16 +84,15 @@ func (e *entry) run() {
 	}
 }
 
-// step returns what makes the nodes of claims: it asks for the lease's life in that version, and in
-// the end writes to the nodes of their lines, for the answer to that tells the czxid of the claims,
-// which is the same, and how many stand in each line then: who is alone holds. Both would be reads
-// otherwise.
-func (e *entry) step(version int32) []any {
+// step returns what makes the nodes of claims, if the lease's life node has that version. In the end
+// it writes to the nodes of their lines: the answer tells the czxid of the claims, which is the
+// same, and how many stand in each line. Who is alone holds. It would take two reads otherwise.
+func (e *entry) step(version int32) []op {
 	l := e.l
-	ops := []any{&zk.CheckVersionRequest{Path: l.life.path, Version: version}}
+	ops := []op{checkOp(l.life.path, version)}
 	for _, c := range e.batch {
-		ops = append(ops, l.store.createOp(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value),
-			zk.FlagEphemeral|zk.FlagSequence))
+		ops = append(ops, createOp(c.dir+"/"+nodeName(l.id, c.want), encode(l.owner, c.want.Value),
+			l.store.acl, ephemeral|sequential))
 	}
 	if e.old != nil && !e.oldGone {
 		ops = append(ops, deleteOp(e.old.path))
@@ -104,28 +101,28 @@ func (e *entry) step(version int32) []any {
 		}
 	}
 	for _, c := range e.batch {
-		ops = append(ops, &zk.SetDataRequest{Path: c.dir, Data: []byte{}, Version: -1})
+		ops = append(ops, setOp(c.dir, nil, -1))
 	}
 	return ops
 }
 
 // succeeded reads what answers a step.
-func (e *entry) succeeded(answers []zk.MultiResponse) {
+func (e *entry) succeeded(answers []result) {
 	stats := answers[len(answers)-len(e.batch):]
 	for i, c := range e.batch {
-		st := stats[i].Stat
-		e.stands(c, answers[i+1].String, uint64(st.Mzxid), st.NumChildren == 1)
+		st := stats[i].stat
+		e.stands(c, answers[i+1].path, uint64(st.mzxid), st.children == 1)
 	}
 	e.removedOld()
 }
 
-// recover looks into why a step failed, and does what is needed before the next one. An error: not
-// at once. Unknown: the step may have been done.
-func (e *entry) recover(answers []zk.MultiResponse, err error) (unknown bool, _ error) {
+// recover does what is needed after a step that failed, before the next one. After an error that
+// comes after a pause. Unknown: the step may have been done.
+func (e *entry) recover(answers []result, err error) (unknown bool, _ error) {
 	l, at, n := e.l, failed(answers), len(e.batch)
-	noNode := errors.Is(err, zk.ErrNoNode)
+	noNode := errors.Is(err, errNoNode)
 	switch {
-	case at == 0 && errors.Is(err, zk.ErrBadVersion): // somebody has raised it; nothing was done
+	case at == 0 && errors.Is(err, errBadVersion): // somebody has raised it; nothing was done
 		return false, l.life.reread()
 	case at == 0:
 		if noNode { // the lease was ended by another
@@ -150,8 +147,8 @@ func (e *entry) recover(answers []zk.MultiResponse, err error) (unknown bool, _ 
 	return true, nil
 }
 
-// resolve finds out what became of a step whose answer is not known. Nothing of it can happen any
-// more when it returns nil.
+// resolve finds out what became of a step whose answer is not known. When it returns nil, the step
+// was done or never will be.
 func (e *entry) resolve() error {
 	l := e.l
 	if err := l.life.raise(); err != nil {
@@ -195,32 +192,30 @@ func (e *entry) nodeOf(c *claim) (found node, err error) {
 			return node{}, err
 		}
 		if got.exists {
-			n.czxid = got.stat.Czxid
+			n.czxid = got.stat.czxid
 			found = n
 		}
 	}
 	return found, nil
 }
 
-// stands notes that a claim has its node, alone in its line if so, and removes it again if it was
-// given up meanwhile.
+// stands notes that a claim has its node, alone in its line if so.
 func (e *entry) stands(c *claim, path string, token uint64, alone bool) {
-	if spent := e.l.claims.stands(c, path, token, alone); spent {
-		e.l.leave(c)
+	if givenUp := e.l.claims.stands(c, path, token, alone); givenUp {
+		e.l.removeClaims(c)
 		return
 	}
 	time.AfterFunc(holdOff, func() { e.l.guardNode(c) })
 }
 
-// holdOff is how long a claim stands before its node is watched, if nobody waits for it, who sets
-// that watch with others: most locks have been given up by then. If somebody removed it meanwhile
-// that is found out then.
+// holdOff is how long a claim stands before its node is watched: most locks have been given up by
+// then. Who waits for its turn watches it at once. A removal in between is found out then.
 const holdOff = 20 * time.Millisecond
 
-// removedOld notes that nothing of the old claim stands.
+// removedOld notes that the old claim is gone.
 func (e *entry) removedOld() {
 	if e.old != nil {
-		e.l.claims.left(e.old)
+		e.l.claims.noteGone(e.old)
 	}
 }
 
@@ -228,8 +223,8 @@ func (e *entry) removedOld() {
 func (e *entry) releaseOld() {
 	if e.old != nil {
 		e.l.claims.mu.Lock()
-		e.old.leaving = false
+		e.old.removing = false
 		e.l.claims.mu.Unlock()
-		e.l.leave(e.old)
+		e.l.removeClaims(e.old)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/proxy"
@@ -156,7 +154,7 @@ func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 func TestALateCreateDoesNotEnter(t *testing.T) {
 	_, _, near, _ := behind(t)
 	l := grantAt(t, near, "a", 8*time.Second)
-	if err := zkstore.LateCreate(l, driver.Claim{Name: t.Name(), ID: "one"}); !errors.Is(err, zk.ErrBadVersion) {
+	if err := zkstore.LateCreate(l, driver.Claim{Name: t.Name(), ID: "one"}); !errors.Is(err, zkstore.ErrBadVersion) {
 		t.Errorf("a late create = %v, want it refused", err)
 	}
 	if n := stand(t, near); n != 0 {
@@ -227,18 +225,27 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 			t.Fatalf("claim %d of three: %+v", i+1, places[i])
 		}
 	}
-	held := make(chan error, 1)
+	held, watches := make(chan error, 1), make(chan struct{})
+	p.decide(func(opcode int32, request string) fate {
+		switch {
+		case isClosed(watches):
+			if opcode == opGetChildren2 || opcode == opGetData {
+				return swallow
+			}
+		case opcode == opSetWatches && strings.Contains(request, leases[0].ID()): // those in front, and itself with them or before
+			close(watches)
+		}
+		return pass
+	})
 	go func() {
 		_, err := drivertest.Await(within(t, 20*time.Second), leases[2], places[2])
 		held <- err
 	}()
-	time.Sleep(300 * time.Millisecond)
-	p.decide(func(opcode int32, _ string) fate {
-		if opcode == opGetChildren2 || opcode == opGetData {
-			return swallow
-		}
-		return pass
-	})
+	select {
+	case <-watches:
+	case err := <-held:
+		t.Fatalf("Wait returned %v behind one who holds", err)
+	}
 	for i := range 2 {
 		if err := leases[i].Release(within(t, 10*time.Second), places[i]); err != nil {
 			t.Fatal(err)
@@ -256,7 +263,7 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(3 * time.Second): // it looks also without an event, later
+	case <-time.After(10 * time.Second):
 		t.Error("it has not held: it reads")
 	}
 	p.decide(nil)

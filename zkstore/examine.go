@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -66,7 +64,7 @@ func (s *Store) examineRights(ctx context.Context) driver.Finding {
 		f.Found, f.Advice = "not connected: "+err.Error(), "see the servers above"
 		return f
 	}
-	acl, err := call(ctx, t.link, func(c *zk.Conn) ([]zk.ACL, error) { a, _, err := c.GetACL(s.root); return a, err })
+	acl, err := t.request(ctx, pathOp(opGetACL, s.root))
 	switch {
 	case errors.Is(err, driver.ErrRefused):
 		f.Found, f.Advice = err.Error(), "use the user that made "+s.root
@@ -76,8 +74,9 @@ func (s *Store) examineRights(ctx context.Context) driver.Finding {
 		return f
 	}
 	f.Level, f.Found = driver.Fine, "we may read and write below "+s.root
-	for _, a := range acl {
-		if a.Scheme == "world" && a.Perms&zk.PermWrite != 0 {
+	r := reader{rest: acl}
+	for n := r.int(); n > 0 && !r.short; n-- {
+		if perms, scheme, _ := r.int(), r.text(), r.text(); scheme == "world" && perms&mayWrite != 0 {
 			f.Level, f.Found = driver.Warning, "anybody may write to "+s.root+", and so end anybody's leadership"
 			f.Advice = "use a user and password from the beginning, or set ACLs"
 		}

@@ -35,5 +35,8 @@ func WatchedGone(held driver.Lease, path string) (int, error) {
 	return count() - before, err
 }
 
-// OurNumber is the number of a session's nth request of ours.
-var OurNumber = ourNumber
+// RequestNumber is the number of a session's nth request.
+var RequestNumber = requestNumber
+
+// ErrBadVersion is ZooKeeper's error for a node of another version.
+var ErrBadVersion = errBadVersion

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -40,24 +38,24 @@ func (s *Store) journalPaths(name string, keys []string) []string {
 	return paths
 }
 
-func (n *partRecord) op(s *Store) any {
+func (n *partRecord) op(s *Store) op {
 	path := s.journalPath(n.journal) + "/" + escape(n.record.Key)
 	if n.exists {
-		return &zk.SetDataRequest{Path: path, Data: n.record.Value, Version: -1}
+		return setOp(path, n.record.Value, -1)
 	}
-	return s.createOp(path, n.record.Value, 0)
+	return createOp(path, n.record.Value, s.acl, 0)
 }
 
 // learn makes of the reason why op was not done a better op. False: it cannot be kept.
 func (n *partRecord) learn(ctx context.Context, t tree, err error) bool {
 	switch {
-	case errors.Is(err, zk.ErrNodeExists) && !n.exists:
+	case errors.Is(err, errNodeExists) && !n.exists:
 		n.exists = true
 		return true
-	case errors.Is(err, zk.ErrNoNode) && n.exists:
+	case errors.Is(err, errNoNode) && n.exists:
 		n.exists = false
 		return true
-	case errors.Is(err, zk.ErrNoNode):
+	case errors.Is(err, errNoNode):
 		return t.ensure(ctx, t.store.journalPath(n.journal)) == nil
 	}
 	return false
@@ -78,14 +76,14 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 	}
 	path := s.journalPath(name) + "/" + escape(r.Key)
 	for {
-		switch err := t.create(ctx, path, append([]byte{}, r.Value...)); {
+		switch err := t.create(ctx, path, r.Value); {
 		case err == nil:
 			return r, true, t.thin(ctx, name, keep)
-		case errors.Is(err, zk.ErrNoNode):
+		case errors.Is(err, errNoNode):
 			if err := t.ensure(ctx, s.journalPath(name)); err != nil {
 				return none, false, err
 			}
-		case errors.Is(err, zk.ErrNodeExists):
+		case errors.Is(err, errNodeExists):
 			got, err := t.look(ctx, ofNode, path)
 			if err != nil || got.exists {
 				return driver.Record{Key: r.Key, Value: got.data}, false, err
@@ -145,7 +143,7 @@ func (s *Store) Journals(ctx context.Context, prefix string) (all []string, err 
 	}
 	found, err := t.lookAll(ctx, ofNode, paths)
 	for i, got := range found {
-		if got.exists && got.stat.NumChildren > 0 {
+		if got.exists && got.stat.children > 0 {
 			all = append(all, names[i])
 		}
 	}

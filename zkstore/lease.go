@@ -10,8 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
@@ -37,13 +35,13 @@ func newLease(t tree, owner string) *lease {
 	return &lease{
 		tree: t, owner: owner,
 		claims: claims{news: &news{more: make(chan struct{})}, bySeat: map[storeutil.Seat]*claim{},
-			parted: map[string]*claim{}},
+			going: map[string]*claim{}},
 	}
 }
 
 // begin makes the lease's nodes.
 func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
-	if err := l.ready(ctx); err != nil {
+	if _, err := l.ready(ctx); err != nil {
 		return err
 	}
 	_, _, timeout := l.generation()
@@ -63,15 +61,15 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 	}
 	data, _ := json.Marshal(a)
 	for try := 1; ; try++ {
-		_, err := l.multi(ctx, s.createOp(l.life.path, data, zk.FlagEphemeral),
-			s.createOp(l.beat, nil, zk.FlagEphemeral), s.createOp(l.mail, nil, zk.FlagEphemeral))
-		if errors.Is(err, zk.ErrNoNode) {
+		_, err := l.multi(ctx, createOp(l.life.path, data, s.acl, ephemeral),
+			createOp(l.beat, nil, s.acl, ephemeral), createOp(l.mail, nil, s.acl, ephemeral))
+		if errors.Is(err, errNoNode) {
 			if err := s.prepare(ctx); err != nil {
 				return err
 			}
 		}
 		switch {
-		case err == nil || errors.Is(err, zk.ErrNodeExists): // made by a try whose answer was lost: the session is ours
+		case err == nil || errors.Is(err, errNodeExists): // made by a try whose answer was lost: the session is ours
 			l.start()
 			return nil
 		case driver.IsFinal(err) || ctx.Err() != nil || l.over():
@@ -86,11 +84,11 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 // start starts what runs as long as the lease.
 func (l *lease) start() {
 	l.timer = time.AfterFunc(l.patience(), func() { l.finish() })
-	go l.onChange(l.life.path, func(got looked) (bool, error) {
+	go l.onChange(l.life.path, func(got looked) error {
 		if !got.exists { // somebody else has ended the lease
 			l.end(driver.ErrGone, true)
 		}
-		return false, nil
+		return nil
 	})
 	go l.onChange(l.mail, l.readMail)
 	go l.patrol()
@@ -99,8 +97,8 @@ func (l *lease) start() {
 func (l *lease) ID() string         { return l.id }
 func (l *lease) TTL() time.Duration { return l.ttl }
 
-// patience is for how long after the last renewal was asked for the lease is kept: go-zookeeper
-// would keep its session alive as long as the process lives.
+// patience is for how long after the last renewal was asked for the lease is kept: pings would keep
+// its session alive as long as the process lives.
 func (l *lease) patience() time.Duration { return l.ttl + l.ttl/10 }
 
 // check returns what a call under the lease must answer at once, nil if it may go on.
@@ -131,6 +129,7 @@ func (l *lease) Close(ctx context.Context) error {
 	return waitFor(ctx, l.finish())
 }
 
+// waitFor waits for what ends also if the link is over.
 func waitFor(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
@@ -176,13 +175,22 @@ func (l *lease) removeAllNodes(done chan struct{}) {
 
 // guardWith makes a watch on a claim's own node its guard.
 func (l *lease) guardWith(c *claim, w *watch, gen uint64) {
-	c.own.use(w, gen, func() { l.guardNode(c) }, func() { l.claims.removed(c) })
+	if !c.own.use(w, gen) {
+		return
+	}
+	w.on(func(deleted bool) {
+		if deleted {
+			l.claims.tellGone(c)
+		} else {
+			go l.guardNode(c)
+		}
+	})
 }
 
 // guardNode sets a watch on a claim's own node, so that we notice when somebody removes it.
 func (l *lease) guardNode(c *claim) {
 	for try := 1; !l.over(); try++ {
-		if c.gone() || l.claims.isLeaving(c) || c.own.isSet() { // who waits sets it with others
+		if c.isGone() || l.claims.isBeingRemoved(c) || c.own.stands(0) { // who waits sets it with others
 			return
 		}
 		gen, _, _ := l.generation()
@@ -207,7 +215,7 @@ func (l *lease) patrol() {
 		_ = parallel(len(all), func(i int) error {
 			got, err := l.look(context.Background(), ofNode, all[i].path)
 			if err == nil && !got.exists {
-				l.claims.removed(all[i])
+				l.claims.tellGone(all[i])
 			}
 			return err
 		})
@@ -232,17 +240,17 @@ func (n *lifeNode) raise() error {
 	if err != nil {
 		return err
 	}
-	err = zk.ErrNoNode
-	var stat *zk.Stat
+	err = error(errNoNode)
+	var written stat
 	if got.exists {
-		stat, err = n.set(context.Background(), n.path, got.data, -1)
+		written, err = n.set(context.Background(), n.path, got.data, -1)
 	}
-	if errors.Is(err, zk.ErrNoNode) {
+	if errors.Is(err, errNoNode) {
 		n.end(driver.ErrGone, true)
 		return driver.ErrGone
 	}
 	if err == nil {
-		n.version.Store(stat.Version)
+		n.version.Store(written.version)
 	}
 	return err
 }
@@ -253,7 +261,7 @@ func (n *lifeNode) reread() error {
 	defer n.mu.Unlock()
 	got, err := n.look(context.Background(), ofNode, n.path)
 	if err == nil && got.exists {
-		n.version.Store(max(n.version.Load(), got.stat.Version))
+		n.version.Store(max(n.version.Load(), got.stat.version))
 	}
 	return err
 }

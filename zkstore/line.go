@@ -4,8 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -30,7 +28,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		case after == 0:
 			err = t.barrier(ctx)
 		default:
-			_, err = call(ctx, t.link, func(c *zk.Conn) (string, error) { return c.Sync(s.root) })
+			_, err = t.request(ctx, pathOp(opSync, s.root))
 		}
 		if err != nil {
 			return driver.Line{}, err
@@ -124,36 +122,36 @@ func (t tree) readAll(ctx context.Context, nodes []node, watched bool) (found []
 // unchanged says whether all that was read stood so at one instant. Where no value is newer than
 // the last who came or went, there is nothing to look at.
 func (t tree) unchanged(ctx context.Context, name string, ln lineNodes, found []looked) (bool, error) {
-	last := ln.dir.stat.Pzxid
-	if !slices.ContainsFunc(found, func(n looked) bool { return n.stat.Mzxid > last }) {
+	last := ln.dir.stat.pzxid
+	if !slices.ContainsFunc(found, func(n looked) bool { return n.stat.mzxid > last }) {
 		return true, nil
 	}
 	again, err := t.look(ctx, ofChildren, t.store.pathOf(name))
-	if err != nil || !again.exists || again.stat.Pzxid != last {
+	if err != nil || !again.exists || again.stat.pzxid != last {
 		return false, err
 	}
 	if len(found) == 1 {
 		return true, nil
 	}
 	second, _, err := t.readAll(ctx, ln.nodes, false)
-	same := func(a, b looked) bool { return a.stat.Mzxid == b.stat.Mzxid }
+	same := func(a, b looked) bool { return a.stat.mzxid == b.stat.mzxid }
 	return err == nil && slices.EqualFunc(found, second, same), err
 }
 
 // assemble makes a line of what was read.
 func assemble(name string, ln lineNodes, found []looked) driver.Line {
-	got := driver.Line{Name: name, Revision: uint64(ln.dir.stat.Pzxid)}
-	if ln.dir.stat.Cversion == 0 { // nobody ever stood here: the node itself is no change of the line
+	got := driver.Line{Name: name, Revision: uint64(ln.dir.stat.pzxid)}
+	if ln.dir.stat.cversion == 0 { // nobody ever stood here: the node itself is no change of the line
 		got.Revision = 1
 	}
 	for i, n := range ln.nodes {
 		owner, value := decode(found[i].data)
 		st := driver.Entry{Owner: owner, Lease: n.lease, Slots: n.slots, Held: free(ln.nodes, i),
-			Token: uint64(found[i].stat.Czxid), Value: value}
-		if found[i].stat.EphemeralOwner == 0 {
+			Token: uint64(found[i].stat.czxid), Value: value}
+		if found[i].stat.ephemeralOwner == 0 {
 			st.Lease, st.Note = "", "has no session: it never ends by itself"
 		}
-		got.Revision = max(got.Revision, uint64(found[i].stat.Mzxid))
+		got.Revision = max(got.Revision, uint64(found[i].stat.mzxid))
 		if i == 0 {
 			got.Holder = &st
 		} else {

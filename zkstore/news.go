@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -102,7 +100,7 @@ func (cs *claims) followed(c *claim, err error) (done bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	switch {
-	case c.gone() || c.spent: // that is told already, or was its owner's doing
+	case c.isGone() || c.givenUp: // that is told already, or was its owner's doing
 	case err == nil:
 		cs.news.add(driver.News{Place: c.place(true), Held: true})
 	case errors.Is(err, driver.ErrRefused):
@@ -115,17 +113,17 @@ func (cs *claims) followed(c *claim, err error) (done bool) {
 
 // readMail has News tell the requests in the lease's mail node that are for terms that are not
 // over, and empties the node: after that, for told twice is better than not at all.
-func (l *lease) readMail(got looked) (done bool, _ error) {
-	letters := open(got.data)
+func (l *lease) readMail(got looked) error {
+	letters := readLetters(got.data)
 	if len(letters) == 0 {
-		return false, nil
+		return nil
 	}
 	for _, m := range letters {
 		l.claims.request(m)
 	}
-	_, err := l.set(context.Background(), l.mail, []byte{}, got.stat.Version)
-	if errors.Is(err, zk.ErrBadVersion) { // more has come
+	_, err := l.set(context.Background(), l.mail, nil, got.stat.version)
+	if errors.Is(err, errBadVersion) { // more has come
 		err = nil
 	}
-	return false, err
+	return err
 }

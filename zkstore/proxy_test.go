@@ -34,6 +34,7 @@ const (
 	opSetData      = 5
 	opGetChildren2 = 12
 	opMulti        = 14
+	opSetWatches   = 101
 )
 
 func newFaultProxy(t *testing.T, server string) *faultProxy {

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
@@ -112,12 +110,12 @@ func (r *renewal) prove(ctx context.Context, called time.Duration) error {
 // write writes to the lease's beat node.
 func (r *renewal) write(ctx context.Context) (write, error) {
 	before, _, _ := r.generation()
-	if err := r.ready(ctx); err != nil {
+	if _, err := r.ready(ctx); err != nil {
 		return write{}, err
 	}
 	sent := now()
 	_, err := r.set(ctx, r.node, nil, -1)
-	if errors.Is(err, zk.ErrNoNode) { // whoever ends a lease deletes it, with the others
+	if errors.Is(err, errNoNode) { // whoever ends a lease deletes it, with the others
 		r.end(driver.ErrGone, true)
 		return write{}, driver.ErrGone
 	}

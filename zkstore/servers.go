@@ -3,7 +3,6 @@ package zkstore
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -27,9 +26,8 @@ type servers struct {
 
 func (s servers) String() string { return strings.Join(s.all, ",") }
 
-// handshakes is for how long a server may leave us without an answer to the first request.
-// go-zookeeper itself would wait for many times the session's timeout for a server that is
-// frozen, and lose the session.
+// handshakes is for how long a server may leave us without an answer to the first request: one that
+// is frozen must not cost us the session.
 const handshakes = 2 * time.Second
 
 // connect opens a plain or TLS connection.
@@ -149,7 +147,7 @@ func capsOf(version string, tick, least, longest time.Duration) driver.Caps {
 }
 
 // negotiate asks a server for a session with that timeout and returns the one that it would have.
-// It asks the server to close the session, and does not wait for that.
+// It asks the server to end the session, and does not wait for that.
 func (s servers) negotiate(ctx context.Context, addr string, timeout time.Duration) (time.Duration, error) {
 	c, err := s.connect(ctx, addr)
 	if err != nil {
@@ -158,29 +156,19 @@ func (s servers) negotiate(ctx context.Context, addr string, timeout time.Durati
 	defer c.Close()
 	end, _ := ctx.Deadline()
 	_ = c.SetDeadline(end)
-	request := make([]byte, 4+4+8+4+8+4+16)
-	binary.BigEndian.PutUint32(request, uint32(len(request)-4))
-	binary.BigEndian.PutUint32(request[16:], uint32(timeout.Milliseconds()))
-	binary.BigEndian.PutUint32(request[28:], 16) // of the password, which is empty
-	if _, err := c.Write(request); err != nil {
+	got, err := session{timeout: timeout}.ask(c, 0)
+	switch {
+	case errors.Is(err, errStrange):
+		return 0, fmt.Errorf("ZooKeeper at %s: %w: %w", addr, err, driver.ErrRefused)
+	case err != nil:
 		return 0, err
-	}
-	head := make([]byte, 20)
-	if _, err := io.ReadFull(c, head); err != nil {
-		return 0, fmt.Errorf("it closed the connection (it may have no quorum): %w", err)
-	}
-	if strange(head) {
-		return 0, fmt.Errorf("ZooKeeper at %s: %w: %w", addr, errStrange, driver.ErrRefused)
-	}
-	sid, got, _ := answered(head)
-	if sid == 0 || got <= 0 {
+	case got.id == 0 || got.timeout <= 0:
 		return 0, errors.New("it gave no session")
 	}
-	bye := []byte{0, 0, 0, 8, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xf5} // a header with the code to close, and nothing else
-	if _, err := c.Write(bye); err == nil {
+	if _, err := c.Write(op{code: opClose}.frame(1)); err == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(c, 1024))
 	}
-	return got, nil
+	return got.timeout, nil
 }
 
 // command sends one of the servers' commands of four letters.
@@ -209,33 +197,26 @@ func withPort(server string) string {
 	return net.JoinHostPort(strings.Trim(server, "[]"), "2181")
 }
 
-// rotation tells go-zookeeper where to connect next: to each server in turn, without the second
-// that it would itself wait after each round.
+// rotation tells where a session connects next: to each server in turn.
 type rotation struct {
 	all  []string
 	stop <-chan struct{}
 
 	mu    sync.Mutex
-	next  int
+	at    int
 	tries int              // since the last connection
 	last  map[string]error // of each server, since the last connection
 }
 
 func newRotation(all []string, stop <-chan struct{}) *rotation {
-	return &rotation{all: all, stop: stop, next: rand.IntN(len(all)), last: map[string]error{}}
+	return &rotation{all: all, stop: stop, at: rand.IntN(len(all)), last: map[string]error{}}
 }
 
-func (r *rotation) Init([]string) error { return nil }
-func (r *rotation) Len() int            { return len(r.all) }
-
-// Connected does nothing: go-zookeeper calls it before the server has given the session.
-func (r *rotation) Connected() {}
-
-// Next returns the next server, after a pause if all were tried.
-func (r *rotation) Next() (server string, retryStart bool) {
+// next returns the next server, after a pause if all were tried.
+func (r *rotation) next() string {
 	r.mu.Lock()
-	server = r.all[r.next%len(r.all)]
-	r.next++
+	server := r.all[r.at%len(r.all)]
+	r.at++
 	rounds := r.tries / len(r.all)
 	r.tries++
 	r.mu.Unlock()
@@ -245,12 +226,7 @@ func (r *rotation) Next() (server string, retryStart bool) {
 		case <-r.stop:
 		}
 	}
-	select {
-	case <-r.stop:
-		return server, true // has go-zookeeper see that it is closed
-	default:
-		return server, false
-	}
+	return server
 }
 
 // found notes that a server gave the session.

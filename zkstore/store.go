@@ -16,14 +16,36 @@
 //
 // What a renewal proves, and what it rests on, is told at (*lease).Renew.
 //
-// Who takes a mutex while holding another takes them in this order: Store.mu, lifeNode.mu,
-// claims.mu, news.mu; and wire.writing, link.mu, wire.mu, of which the last three may come behind
-// lifeNode.mu. Callbacks of watches are called without any.
+// # Files
+//
+// Each uses those below it:
+//
+//	store.go, ask.go, line.go, journal.go, examine.go   the Store
+//	lease.go, renew.go, news.go, transfer.go            the Lease
+//	claim.go, enter.go, turnwait.go, claims.go          its claims: to enter, to wait, to leave
+//	tree.go, watch.go, names.go                         nodes, watches, and what names of nodes tell
+//	link.go, servers.go                                 a session, over one connection after the other
+//	conn.go, packets.go                                 a connection, and ZooKeeper's protocol
+//
+// # Locks
+//
+// These mutexes may be locked while another one is held, and no others:
+//
+//	claims.mu      then news.mu
+//	link.mu        then rotation.mu
+//	conn.writing   then conn.mu
+//	watches.mu     then watch.mu
+//	lifeNode.mu    then any but claims.mu, news.mu and lease.mu: it is held during requests
+//
+// The functions that a watch calls when it fires ([watch.on]) are called without watch.mu and
+// watches.mu.
 package zkstore
 
 import (
 	"context"
+	"crypto/sha1"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
@@ -31,8 +53,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/go-zookeeper/zk"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -57,7 +77,7 @@ type Store struct {
 	config  Config
 	servers servers
 	root    string
-	acl     []zk.ACL
+	acl     []byte
 	caps    driver.Caps
 	tick    time.Duration
 	longest time.Duration // the largest session timeout
@@ -111,13 +131,14 @@ func build(c Config) (*Store, error) {
 		return nil, fmt.Errorf("ZooKeeper: a user name (without a colon) and a password come together: %w",
 			driver.ErrRefused)
 	}
-	s := &Store{config: c, root: root, acl: zk.WorldACL(zk.PermAll), links: map[*link]bool{}}
+	s := &Store{config: c, root: root, acl: aclOf("world", "anyone"), links: map[*link]bool{}}
 	s.servers.tls = c.TLS
 	for _, server := range c.Servers {
 		s.servers.all = append(s.servers.all, withPort(server))
 	}
 	if c.Username != "" {
-		s.acl = zk.DigestACL(zk.PermAll, c.Username, c.Password)
+		sum := sha1.Sum([]byte(c.Username + ":" + c.Password)) // as ZooKeeper's scheme "digest" has it
+		s.acl = aclOf("digest", c.Username+":"+base64.StdEncoding.EncodeToString(sum[:]))
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
@@ -143,14 +164,6 @@ func (s *Store) at(parts ...string) string { return s.root + "/" + strings.Join(
 // pathOf returns the path of a name's node.
 func (s *Store) pathOf(name string) string { return s.at(escape(name)) }
 
-// createOp returns the request to make a node, in a multi.
-func (s *Store) createOp(path string, data []byte, flags int32) *zk.CreateRequest {
-	if data == nil {
-		data = []byte{}
-	}
-	return &zk.CreateRequest{Path: path, Data: data, Acl: s.acl, Flags: flags}
-}
-
 // Caps tells what the store does.
 func (s *Store) Caps() driver.Caps { return s.caps }
 
@@ -170,7 +183,8 @@ func (s *Store) connected(ctx context.Context) (tree, error) {
 	}
 	l := s.own
 	s.mu.Unlock()
-	return tree{l}, l.ready(ctx)
+	_, err := l.ready(ctx)
+	return tree{l}, err
 }
 
 // current returns what connected does, when its server has applied all that a quorum had before
@@ -188,12 +202,9 @@ func (s *Store) dialLocked(timeout time.Duration) (*link, error) {
 	if s.closed {
 		return nil, errClosed
 	}
-	l, err := newLink(s, timeout)
-	if err != nil {
-		return nil, err
-	}
+	s.work.Add(1)
+	l := newLink(s, timeout)
 	s.links[l] = true
-	s.work.Add(1) // until its end has been seen to
 	return l, nil
 }
 

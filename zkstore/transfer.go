@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/driver"
 )
 
@@ -34,7 +32,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	if err != nil {
 		return driver.Place{}, err
 	}
-	old = l.claims.partWith(p, old)
+	old = l.claims.giveUpForExchange(p, old)
 	if len(fresh) > 0 {
 		go enterAfter(l, displaced, fresh, old)
 	} else if old != nil { // the step is under way, or was done
@@ -66,7 +64,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, token uint64) erro
 		own := lineNodes{nodes: nodes}.indexOf(c.path)
 		switch {
 		case own < 0:
-			l.claims.removed(c)
+			l.claims.tellGone(c)
 			return driver.ErrGone
 		case own > 0 || c.want.Slots != 0:
 			return fmt.Errorf("%s under token %d is not held alone: %w", p.Name, p.Token, driver.ErrRefused)
@@ -93,12 +91,12 @@ type handOver struct {
 // stands. It says whether the line must be looked at again: somebody has left meanwhile, or there
 // were more between than one request holds, and those in front were removed.
 func (h *handOver) try(ctx context.Context, between []node, successor node) (again bool, err error) {
-	ops := []any{existsOp(successor.path)}
+	ops := []op{existsOp(successor.path)}
 	size := 0
 	for _, n := range between {
 		if size += len(n.path) + 20; size > maxBatch {
 			_, err := h.l.multi(ctx, append(ops, existsOp(h.c.path))...)
-			if errors.Is(err, zk.ErrNoNode) {
+			if errors.Is(err, errNoNode) {
 				err = nil
 			}
 			return err == nil, err
@@ -118,7 +116,7 @@ func (h *handOver) try(ctx context.Context, between []node, successor node) (aga
 	cs.mu.Lock()
 	if err == nil {
 		cs.giveUpLocked(h.c)
-		cs.leftLocked(h.c)
+		cs.noteGoneLocked(h.c)
 	} else {
 		h.c.quiet = false // also when it is unknown: a removal that comes later, by whoever, must be told
 	}
@@ -131,7 +129,7 @@ func (h *handOver) try(ctx context.Context, between []node, successor node) (aga
 			h.record = nil
 		}
 		return true, nil
-	case errors.Is(err, zk.ErrNoNode):
+	case errors.Is(err, errNoNode):
 		return true, nil
 	}
 	return false, err

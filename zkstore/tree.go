@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
@@ -20,7 +18,7 @@ type tree struct{ *link }
 type looked struct {
 	data     []byte
 	children []string
-	stat     *zk.Stat
+	stat     stat
 	exists   bool
 }
 
@@ -31,14 +29,14 @@ func (t tree) look(ctx context.Context, k kind, path string) (looked, error) {
 
 // read reads a node, or its children, and has the server set a watch if watched.
 func (t tree) read(ctx context.Context, k kind, path string, watched bool) (looked, error) {
-	body, err := t.request(ctx, readPacket(k.code(), path, watched))
+	body, err := t.request(ctx, readOp(k.code(), path, watched))
 	switch {
-	case errors.Is(err, zk.ErrNoNode):
+	case errors.Is(err, errNoNode):
 		return looked{}, nil
 	case err != nil:
 		return looked{}, err
 	}
-	return readAnswer(k.code(), body)
+	return readLooked(k.code(), body)
 }
 
 // lookAll looks at several nodes.
@@ -54,7 +52,7 @@ func (t tree) lookAll(ctx context.Context, k kind, paths []string) ([]looked, er
 // watch does as look, and returns a watch that fires on the first change after the reading; one on
 // a node that is not there has fired, but for ofComing.
 func (t tree) watch(ctx context.Context, k kind, path string) (looked, *watch, error) {
-	if err := t.ready(ctx); err != nil {
+	if _, err := t.ready(ctx); err != nil {
 		return looked{}, nil, err
 	}
 	w, armed := t.watches.place(k, path)
@@ -68,7 +66,7 @@ func (t tree) watch(ctx context.Context, k kind, path string) (looked, *watch, e
 // arm watches nodes in one request, and returns the watches in the same order: that on a node that
 // is not there has fired.
 func (t tree) arm(ctx context.Context, paths ...string) ([]*watch, error) {
-	if err := t.ready(ctx); err != nil {
+	if _, err := t.ready(ctx); err != nil {
 		return nil, err
 	}
 	all, fresh := make([]*watch, len(paths)), map[int]bool{}
@@ -83,33 +81,31 @@ func (t tree) arm(ctx context.Context, paths ...string) ([]*watch, error) {
 	if len(unarmed) == 0 {
 		return all, nil
 	}
-	_, err := t.request(ctx, watchesPacket(unarmed))
+	_, err := t.request(ctx, watchesOp(unarmed))
 	for i := range fresh {
 		t.watches.settle(ofNode, paths[i], all[i], err == nil)
 	}
 	return all, err
 }
 
-// onChange does what do wants of a node, when it has read it and again whenever it has changed, and
-// now and then without that. It ends with the link, when the node is not there or when do says so.
-// An error of do's is an unknown outcome: it is repeated after a pause.
-func (t tree) onChange(path string, do func(looked) (done bool, _ error)) {
+// onChange calls do with a node: at once, after each change, and now and then. It ends with the
+// link, or when the node is not there. After an error of do it calls again.
+func (t tree) onChange(path string, do func(looked) error) {
 	for try := 1; !t.over(); {
 		got, w, err := t.watch(context.Background(), ofNode, path)
-		done := false
 		if err == nil {
-			done, err = do(got)
+			err = do(got)
 		}
 		switch {
 		case err != nil:
 			t.pause(try)
 			try++
-			continue
-		case done || !got.exists:
+		case !got.exists:
 			return
+		default:
+			try = 1
+			_ = anyOf(context.Background(), t.dead, w)
 		}
-		try = 1
-		_ = anyOf(context.Background(), t.dead, w)
 	}
 }
 
@@ -137,7 +133,7 @@ func anyOf(ctx context.Context, stop <-chan struct{}, watches ...*watch) error {
 
 // create makes a persistent node.
 func (t tree) create(ctx context.Context, path string, data []byte) error {
-	_, err := call(ctx, t.link, func(c *zk.Conn) (string, error) { return c.Create(path, data, 0, t.store.acl) })
+	_, err := t.request(ctx, createOp(path, data, t.store.acl, 0))
 	return err
 }
 
@@ -146,9 +142,9 @@ func (t tree) ensure(ctx context.Context, path string) error {
 	err := t.create(ctx, path, nil)
 	above := path[:strings.LastIndexByte(path, '/')]
 	switch {
-	case errors.Is(err, zk.ErrNodeExists):
+	case errors.Is(err, errNodeExists):
 		return nil
-	case !errors.Is(err, zk.ErrNoNode) || above == "":
+	case !errors.Is(err, errNoNode) || above == "":
 		return err
 	}
 	if err := t.ensure(ctx, above); err != nil {
@@ -158,41 +154,43 @@ func (t tree) ensure(ctx context.Context, path string) error {
 }
 
 // set writes a node of that version, -1 for any.
-func (t tree) set(ctx context.Context, path string, data []byte, version int32) (*zk.Stat, error) {
-	return call(ctx, t.link, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, data, version) })
+func (t tree) set(ctx context.Context, path string, data []byte, version int32) (stat, error) {
+	body, err := t.request(ctx, setOp(path, data, version))
+	r := reader{rest: body}
+	return r.stat(), err
 }
 
 // remove deletes a node. One that is gone already is no error.
 func (t tree) remove(ctx context.Context, path string) error {
-	_, err := t.request(ctx, deletePacket(path))
-	if errors.Is(err, zk.ErrNoNode) {
+	_, err := t.request(ctx, deleteOp(path))
+	if errors.Is(err, errNoNode) {
 		return nil
 	}
 	return err
 }
 
-// multi does all of ops or none.
-func (t tree) multi(ctx context.Context, ops ...any) ([]zk.MultiResponse, error) {
-	return call(ctx, t.link, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
+// multi does all of ops or none. Where none was done, the error is that of the op that was the
+// reason ([failed]).
+func (t tree) multi(ctx context.Context, ops ...op) ([]result, error) {
+	body, err := t.request(ctx, multiOp(ops))
+	if err != nil {
+		return nil, err
+	}
+	all, err := readResults(body)
+	return all, t.translate(err)
 }
 
 // failed returns which of the ops of a multi was the reason that none was done, or -1.
-func failed(answers []zk.MultiResponse) int {
-	return slices.IndexFunc(answers, func(a zk.MultiResponse) bool { return a.Error != nil })
+func failed(results []result) int {
+	return slices.IndexFunc(results, func(r result) bool { return r.err != nil })
 }
-
-// deleteOp returns the request to delete a node, in a multi.
-func deleteOp(path string) any { return &zk.DeleteRequest{Path: path, Version: -1} }
-
-// existsOp returns the request that fails unless a node is there, in a multi.
-func existsOp(path string) any { return &zk.CheckVersionRequest{Path: path, Version: -1} }
 
 // barrier returns when the server has applied all that a quorum had before the call: by a write,
 // for ZooKeeper's own sync is answered by a leader that was deposed and does not know.
 func (t tree) barrier(ctx context.Context) error {
 	path := t.store.at("@sync")
 	_, err := t.set(ctx, path, nil, -1)
-	if errors.Is(err, zk.ErrNoNode) { // somebody has tidied up
+	if errors.Is(err, errNoNode) { // somebody has tidied up
 		return t.ensure(ctx, path)
 	}
 	return err
@@ -282,7 +280,7 @@ func (t tree) tokens(ctx context.Context, nodes []node) (known bool, err error) 
 		}
 		got, err := t.look(ctx, ofNode, nodes[i].path)
 		if got.exists {
-			nodes[i].czxid = got.stat.Czxid
+			nodes[i].czxid = got.stat.czxid
 		}
 		return err
 	})
@@ -294,11 +292,11 @@ func (t tree) tokens(ctx context.Context, nodes []node) (known bool, err error) 
 func (t tree) endLease(ctx context.Context, id string, paths []string) error {
 	own := []string{t.store.at("@leases", id), t.store.at("@beats", id), t.store.at("@mail", id)}
 	if len(paths) < 100 {
-		var ops []any
+		var ops []op
 		for _, path := range append(own, paths...) {
 			ops = append(ops, deleteOp(path))
 		}
-		if _, err := t.multi(ctx, ops...); err == nil || !errors.Is(err, zk.ErrNoNode) {
+		if _, err := t.multi(ctx, ops...); err == nil || !errors.Is(err, errNoNode) {
 			return err
 		}
 	}

@@ -14,10 +14,9 @@ import (
 //
 // It knows who stood in front when it looked at the line, and which of them have gone since: nobody
 // enters in front of a claim that stands. When nobody is left who blocks it, it holds without
-// another look, for the servers tell a connection of changes in the order in which they happened,
-// and before the answers of later reads. So if a watch on our own node is set, by which time it
-// stood, and has not fired, and all was learned by the present connection, our node stood when the
-// last of the others went.
+// another look, for a server tells a connection of changes in the order in which they happened, and
+// before the answers of later reads. So our node stood when the last of the others went if a watch
+// on it was set by then and has not fired, and if all was learned by the present connection.
 //
 // Who is far behind does not know when all in front have gone. So it watches more than one of them
 // ([lookouts]), and looks again when the first of these goes: then the next one holds, and nobody
@@ -30,30 +29,25 @@ type turnWait struct {
 	woken   chan struct{}
 
 	mu   sync.Mutex
-	gone map[string]uint64 // nodes that are known to have gone, and by which connection
-	lost map[string]bool   // nodes that are not watched any more, though they may stand
+	gone map[string]uint64 // nodes that have gone since the look, and the connection that told
+	lost bool              // a node is not watched any more, though it may stand
 }
 
 // sight is how a line stood, as its claim found it.
 type sight struct {
 	nodes []node
 	at    int
-	gen   uint64
+	gen   uint64 // the connection that told
 }
 
 func newTurnWait(l *lease, c *claim) *turnWait {
-	return &turnWait{l: l, c: c, watched: map[string]func(){}, woken: make(chan struct{}, 1),
-		gone: map[string]uint64{}, lost: map[string]bool{}}
+	return &turnWait{l: l, c: c, watched: map[string]func(){}, woken: make(chan struct{}, 1), gone: map[string]uint64{}}
 }
 
-// run returns nil when the claim has come to hold. It waits for nothing more when the claim has
-// left or the link is over.
+// run returns nil when the claim has come to hold, and an error when it has left or the link is
+// over.
 func (v *turnWait) run() error {
-	defer func() {
-		for _, off := range v.watched {
-			off()
-		}
-	}()
+	defer v.forget()
 	for {
 		turn, err := v.look()
 		for err == nil && !turn && v.seen != nil {
@@ -65,33 +59,33 @@ func (v *turnWait) run() error {
 	}
 }
 
-// look reads the line, or takes it as the claim's call has just found it, and watches those in
-// front that matter. True: the claim holds.
-func (v *turnWait) look() (turn bool, err error) {
-	v.mu.Lock()
-	for path := range v.gone { // on another server, which lags behind, one may stand that had gone on the last
-		delete(v.watched, path)
+// forget calls off all watches, and forgets what they told: on another server, which lags behind,
+// one may stand that had gone on the last.
+func (v *turnWait) forget() {
+	for _, off := range v.watched {
+		off()
 	}
+	clear(v.watched)
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	clear(v.gone)
-	v.mu.Unlock()
+	v.lost = false
+}
+
+// look reads the line and watches those in front that matter. True: the claim holds.
+func (v *turnWait) look() (turn bool, err error) {
+	v.forget()
 	if v.seen, err = v.read(); err != nil {
 		return false, err
 	}
 	if free(v.seen.nodes, v.seen.at) {
 		return true, nil
 	}
-	v.mu.Lock()
-	for path := range v.lost {
-		delete(v.watched, path)
-	}
-	clear(v.lost)
-	v.mu.Unlock()
 	return false, v.watch(lookouts(v.seen.nodes, v.seen.at))
 }
 
-// read returns the line as the claim's call has just found it, once, or reads it: who waits right
-// after a claim need not ask twice. Nothing is lost by a late look: what has gone since is found so
-// when it is to be watched.
+// read reads the line. The first time it takes the line as the claim's call has just found it: what
+// has gone since is found so when it is to be watched.
 func (v *turnWait) read() (*sight, error) {
 	v.l.claims.mu.Lock()
 	seen := v.c.seen
@@ -105,33 +99,20 @@ func (v *turnWait) read() (*sight, error) {
 	return &sight{nodes, at, gen}, err
 }
 
-// watch sets those watches on nodes in front and on our own that are not set, in one request.
+// watch watches nodes in front and our own, in one request.
 func (v *turnWait) watch(nodes []node) error {
 	gen, _, _ := v.l.generation()
-	var paths []string
+	paths := []string{v.c.path}
 	for _, n := range nodes {
-		if v.watched[n.path] == nil {
-			paths = append(paths, n.path)
-		}
-	}
-	own := !v.c.own.stands(gen)
-	if own {
-		paths = append(paths, v.c.path)
-	}
-	if len(paths) == 0 {
-		return nil
+		paths = append(paths, n.path)
 	}
 	all, err := v.l.arm(context.Background(), paths...)
 	if err != nil {
 		return err
 	}
-	if own {
-		v.l.guardWith(v.c, all[len(all)-1], gen)
-		paths = paths[:len(paths)-1]
-	}
-	for i, path := range paths {
-		// No watch outlives its connection.
-		v.watched[path] = all[i].on(func(deleted bool) { v.notify(path, deleted, gen) })
+	v.l.guardWith(v.c, all[0], gen)
+	for i, path := range paths[1:] {
+		v.watched[path] = all[i+1].on(func(deleted bool) { v.notify(path, deleted, gen) })
 	}
 	return nil
 }
@@ -142,7 +123,7 @@ func (v *turnWait) notify(path string, deleted bool, gen uint64) {
 	if deleted {
 		v.gone[path] = gen
 	} else {
-		v.lost[path] = true
+		v.lost = true
 	}
 	v.mu.Unlock()
 	storeutil.Signal(v.woken)
@@ -155,7 +136,7 @@ func (v *turnWait) wait() (turn bool, err error) {
 	defer late.Stop()
 	select {
 	case <-v.woken:
-	case <-v.c.left:
+	case <-v.c.gone:
 		return false, driver.ErrGone
 	case <-late.C:
 		v.seen = nil
@@ -168,7 +149,7 @@ func (v *turnWait) wait() (turn bool, err error) {
 	case !ok:
 		v.seen = nil
 	case driver.Free(v.c.want.Slots, slotsOf(rest)...):
-		if v.c.own.stands(v.seen.gen) && !v.c.gone() && !v.l.over() {
+		if v.c.own.stands(v.seen.gen) && !v.c.isGone() && !v.l.over() {
 			return true, nil
 		}
 		v.seen = nil
@@ -178,9 +159,9 @@ func (v *turnWait) wait() (turn bool, err error) {
 	return false, nil
 }
 
-// rest returns who is left of those that stood in front. False: what is known of them is not of the
-// present connection, or one is not watched any more.
-func (v *turnWait) rest() (rest []node, ok bool) {
+// rest returns who is left of those that stood in front. False: that is not known, for another
+// connection told it or a node is not watched any more.
+func (v *turnWait) rest() (rest []node, known bool) {
 	now, _, _ := v.l.generation()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -189,57 +170,30 @@ func (v *turnWait) rest() (rest []node, ok bool) {
 			rest = append(rest, n)
 		}
 	}
-	return rest, now == v.seen.gen && len(v.lost) == 0
+	return rest, now == v.seen.gen && !v.lost
 }
 
 // ownWatch is the watch on a claim's own node, by which its lease notices that somebody removed it.
 type ownWatch struct {
-	mu    sync.Mutex
-	set   uint64 // differs for each watch; 0: none is set
-	gen   uint64 // the connection by which it was set
-	count uint64
+	mu  sync.Mutex
+	w   *watch // nil: none yet
+	gen uint64 // the connection by which it was set
 }
 
-// stands says whether a watch is set that has not fired, on that connection: one of an earlier
-// connection may not know yet that it is none any more.
+// use takes w, which was set on that connection. False: it is in use already.
+func (o *ownWatch) use(w *watch, gen uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	fresh := o.w != w
+	o.w, o.gen = w, gen
+	return fresh
+}
+
+// stands says whether a watch is set that has not fired, on that connection (0: any): one of an
+// earlier connection may not know yet that it is none any more.
 func (o *ownWatch) stands(gen uint64) bool {
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.set != 0 && o.gen == gen
-}
-
-// use takes w as the watch, which was set on that connection. It stands only when it is known that
-// w has not fired: one on a node that had gone already fires at once. Lost is called when it fires
-// though the node was not deleted, removed when the node was.
-func (o *ownWatch) use(w *watch, gen uint64, lost, removed func()) {
-	o.mu.Lock()
-	o.count++
-	me := o.count
+	w, by := o.w, o.gen
 	o.mu.Unlock()
-	ready, fired := false, false // guarded by mu
-	w.on(func(deleted bool) {
-		o.mu.Lock()
-		fired = true
-		current := !ready || o.set == me
-		if ready && current {
-			o.set = 0
-		}
-		o.mu.Unlock()
-		if deleted {
-			removed()
-		} else if current {
-			go lost()
-		}
-	})
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if ready = true; !fired {
-		o.set, o.gen = me, gen
-	}
-}
-
-func (o *ownWatch) isSet() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.set != 0
+	return w != nil && (gen == 0 || gen == by) && !w.hasFired()
 }

@@ -3,10 +3,8 @@ package zkstore
 import (
 	"encoding/binary"
 	"io"
-	"net"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -33,9 +31,9 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 		{what: "another's node changed", front: 2, gone: []int{0, 1}, by: gen, lost: true, looks: true},
 	} {
 		l := newLease(tree{&link{gen: gen, dead: make(chan struct{})}}, "")
-		v := newTurnWait(l, &claim{own: ownWatch{set: 1, gen: gen}, left: make(chan struct{})})
+		v := newTurnWait(l, &claim{own: ownWatch{w: &watch{}, gen: gen}, gone: make(chan struct{})})
 		if c.unguarded {
-			v.c.own.set = 0
+			v.c.own.w.done = true
 		}
 		nodes := make([]node, c.front+1)
 		for i := range nodes {
@@ -63,42 +61,27 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 func TestAWatchGuardsWhenItIsKnownThatItHasNotFired(t *testing.T) {
 	l := newLease(tree{&link{dead: make(chan struct{})}}, "")
 	for _, gone := range []bool{true, false} {
-		c := &claim{want: driver.Claim{Name: "n", ID: "i"}, left: make(chan struct{})}
+		c := &claim{want: driver.Claim{Name: "n", ID: "i"}, gone: make(chan struct{})}
 		w := &watch{done: gone, deleted: gone, fired: make(chan struct{})}
-		w.mu.Lock()
-		set := make(chan struct{})
-		go func() {
-			defer close(set)
-			l.guardWith(c, w, 3)
-		}()
-		for range 100 {
-			if c.own.stands(3) {
-				t.Fatal("guarded by a watch that may have fired")
-			}
-			time.Sleep(100 * time.Microsecond)
-		}
-		w.mu.Unlock()
-		<-set
-		if c.own.stands(3) == gone || c.gone() != gone {
-			t.Errorf("node gone %v: guarded %v, known to have gone %v", gone, c.own.stands(3), c.gone())
+		l.guardWith(c, w, 3)
+		if c.own.stands(3) == gone || c.isGone() != gone {
+			t.Errorf("node gone %v: guarded %v, known to have gone %v", gone, c.own.stands(3), c.isGone())
 		}
 		if !gone {
-			w.fire(true)
-			if c.own.stands(3) || !c.gone() {
+			fired := false // of what was called before the claim's own call, or after
+			w.on(func(bool) { fired = !c.own.stands(3) })
+			if w.fire(true); !fired || c.own.stands(3) || !c.isGone() {
 				t.Error("guarded by a watch that has fired")
 			}
 		}
 	}
 }
 
-// serve answers requests of ours as a server does in whose line at /n those nodes stand, and tells
-// of which nodes watches are set.
-func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
+// serve answers requests as a server does in whose line at /n those nodes stand, and tells of which
+// nodes watches are set.
+func serve(t *testing.T, line []string) (l *link, watched <-chan string) {
 	t.Helper()
-	client, server := net.Pipe()
-	t.Cleanup(func() { client.Close(); server.Close() })
-	w = newWire(client, &link{})
-	w.whole, w.timeout, w.answers.begun = true, time.Hour, true
+	l, server := piped(t)
 	told := make(chan string, 100)
 	go func() {
 		for {
@@ -111,14 +94,14 @@ func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
 				return
 			}
 			body := []byte(nil)
-			switch binary.BigEndian.Uint32(head[8:]) {
-			case codeChildren:
-				body = binary.BigEndian.AppendUint32(nil, uint32(len(line)))
+			switch opcode(binary.BigEndian.Uint32(head[8:])) {
+			case opChildren:
+				body = appendInt(nil, int32(len(line)))
 				for _, name := range line {
 					body = appendText(body, name)
 				}
 				body = append(body, make([]byte, 68)...)
-			case setWatches:
+			case opSetWatches:
 				for n, at := binary.BigEndian.Uint32(rest[8:]), rest[12:]; n > 0; n-- {
 					size := binary.BigEndian.Uint32(at)
 					told <- string(at[4 : 4+size])
@@ -128,39 +111,37 @@ func serve(t *testing.T, line []string) (w *wire, watched <-chan string) {
 			_, _ = server.Write(frame(int32(binary.BigEndian.Uint32(head[4:])), 1, 0, string(body)))
 		}
 	}()
-	return w, told
+	return l, told
 }
 
 // A server may lag behind what the last one told: who had gone by that stands there yet, and goes
 // once more.
 func TestWhoStandsAgainOnAnotherServerIsWatchedAgain(t *testing.T) {
 	first, mine := nodeName("0000000000000001", driver.Claim{ID: "one"})+"0000000001", nodeName("0000000000000002", driver.Claim{ID: "two"})+"0000000002"
-	w, watched := serve(t, []string{first, mine})
-	k := joined(w, Config{})
-	go func() { _, _ = io.Copy(io.Discard, w) }()
+	k, watched := serve(t, []string{first, mine})
+	go k.present.serve()
 	k.store.root = "/r"
 	k.gen = 4
-	k.raiseLocked()
-	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{set: 1, gen: 4}, left: make(chan struct{})}
+	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{w: &watch{}, gen: 4}, gone: make(chan struct{})}
 	v := newTurnWait(newLease(tree{k}, ""), c)
 	v.watched["/r/n/"+first] = func() {}
 	v.notify("/r/n/"+first, true, 3)
 	if turn, err := v.look(); turn || err != nil {
 		t.Fatalf("look = %v, %v", turn, err)
 	}
-	select {
-	case path := <-watched:
-		if path != "/r/n/"+first {
-			t.Errorf("watches %s", path)
+	for found := false; !found; {
+		select {
+		case path := <-watched:
+			found = path == "/r/n/"+first
+		default:
+			t.Fatal("the one in front is not watched")
 		}
-	default:
-		t.Error("the one in front is not watched")
 	}
 }
 
 // A watch of an earlier connection has not fired, and guards nothing.
 func TestAWatchOfAnEarlierConnectionGuardsNothing(t *testing.T) {
-	set, none := &ownWatch{set: 1, gen: 3}, &ownWatch{gen: 3}
+	set, none := &ownWatch{w: &watch{}, gen: 3}, &ownWatch{gen: 3}
 	if !set.stands(3) || set.stands(4) || none.stands(3) {
 		t.Error("guarded, though no watch of this connection is set")
 	}

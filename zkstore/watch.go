@@ -2,13 +2,10 @@ package zkstore
 
 import (
 	"sync"
-
-	"github.com/go-zookeeper/zk"
 )
 
-// watch is a watch on one node, which all who look at the node share. go-zookeeper knows of none:
-// it keeps one for each call until the node changes, so that somebody who looks again and again
-// would fill its memory.
+// watch is a watch on one node, which all who look at the node share: somebody who looks again and
+// again sets one.
 type watch struct {
 	fired chan struct{} // closed when the node has changed, or may have
 	armed bool          // the server has it. Guarded by the mutex of watches
@@ -35,6 +32,13 @@ func (w *watch) fire(deleted bool) {
 		f(deleted)
 	}
 	close(w.fired)
+}
+
+// hasFired says whether the node has changed, or may have.
+func (w *watch) hasFired() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.done
 }
 
 // on calls f when the watch fires, at once if it has. Who waits no longer calls off: a watch on
@@ -73,14 +77,14 @@ const (
 type kind string
 
 // code is that of the request that reads it, and sets such a watch.
-func (k kind) code() uint32 {
+func (k kind) code() opcode {
 	switch k {
 	case ofChildren:
-		return codeChildren
+		return opChildren
 	case ofComing:
-		return codeExists
+		return opExists
 	}
-	return codeData // which leaves no watch for a node to come
+	return opGetData // which leaves no watch for a node to come
 }
 
 // watches are those of a link. No watch outlives its connection.
@@ -120,26 +124,36 @@ func (ws *watches) settle(k kind, path string, w *watch, armed bool) {
 	}
 }
 
+// eventKind says what has happened to a node.
+type eventKind int32
+
+const (
+	created         eventKind = 1
+	deleted         eventKind = 2
+	dataChanged     eventKind = 3
+	childrenChanged eventKind = 4
+)
+
 // event fires the watches that an event is about.
-func (ws *watches) event(ev zk.Event) {
+func (ws *watches) event(ev eventKind, path string) {
 	kinds := []kind{ofNode, ofComing, ofChildren}
-	switch ev.Type {
-	case zk.EventNodeCreated, zk.EventNodeDataChanged:
+	switch ev {
+	case created, dataChanged:
 		kinds = kinds[:2]
-	case zk.EventNodeChildrenChanged:
+	case childrenChanged:
 		kinds = kinds[2:]
 	}
 	var fired []*watch
 	ws.mu.Lock()
 	for _, k := range kinds {
-		if w := ws.all[string(k)+ev.Path]; w != nil {
+		if w := ws.all[string(k)+path]; w != nil {
 			fired = append(fired, w)
-			delete(ws.all, string(k)+ev.Path)
+			delete(ws.all, string(k)+path)
 		}
 	}
 	ws.mu.Unlock()
 	for _, w := range fired {
-		w.fire(ev.Type == zk.EventNodeDeleted)
+		w.fire(ev == deleted)
 	}
 }
 

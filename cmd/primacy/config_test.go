@@ -48,7 +48,8 @@ func prepared(t *testing.T, verb, file string, env map[string]string, flags ...s
 // Flag before environment before the verb's table before what stands above all tables before the
 // default.
 func TestWhatIsSaidWhereCounts(t *testing.T) {
-	const file = "ttl = \"11s\"\nquiet = true\n[run]\nttl = \"12s\"\nwait = \"3s\"\npriority = 4\n[lock]\nttl = \"13s\"\nslots = 2\n"
+	const file = "ttl = \"11s\"\nquiet = true\n[run]\nttl = \"12s\"\nwait = \"3s\"\npriority = 4\n" +
+		"[lock]\nttl = \"13s\"\nslots = 2\n"
 	for _, c := range []struct {
 		verb  string
 		file  string
@@ -135,17 +136,18 @@ func TestWhatIsWrongWithAFile(t *testing.T) {
 		"config = \"x\"":                       "p.toml:1: unknown key config",
 		"ttl = \"soon\"":                       "p.toml:1: ttl: time: invalid duration \"soon\"",
 		"\n[run]\npriority = \"high\"":         "p.toml:3: run.priority: strconv.ParseInt",
-		"ttl = 1979-05-27T07:32:00Z":           "p.toml:1: ttl must be a string, a number, true or false, or a list of these",
-		"ttl = [\"1s\", \"2s\"]":               "p.toml:1: ttl must be one value",
-		"[ttl]\nx = 1":                         "p.toml:1: ttl must be a string",
-		"run = 5":                              "p.toml:1: run must be a table: [run]",
-		"[run]\nname = [\"a\"]":                "p.toml:2: run.name must be one string",
-		"ttl = \"1s\"\nttl = \"2s\"":           "p.toml:2: ",
-		"ttl = ":                               "p.toml:1: ",
-		"\x00":                                 "p.toml:1: ",
-		"\"\" = 1":                             "p.toml:1: unknown key \"\"",
-		"[[run]]\nttl = \"1s\"":                "p.toml:1: run must be a table",
-		"timeout = \"-1s\"":                    "--timeout -1s: use a positive duration",
+		"ttl = 1979-05-27T07:32:00Z": "p.toml:1: ttl must be a string, a number, true or false, " +
+			"or a list of these",
+		"ttl = [\"1s\", \"2s\"]":     "p.toml:1: ttl must be one value",
+		"[ttl]\nx = 1":               "p.toml:1: ttl must be a string",
+		"run = 5":                    "p.toml:1: run must be a table: [run]",
+		"[run]\nname = [\"a\"]":      "p.toml:2: run.name must be one string",
+		"ttl = \"1s\"\nttl = \"2s\"": "p.toml:2: ",
+		"ttl = ":                     "p.toml:1: ",
+		"\x00":                       "p.toml:1: ",
+		"\"\" = 1":                   "p.toml:1: unknown key \"\"",
+		"[[run]]\nttl = \"1s\"":      "p.toml:1: run must be a table",
+		"timeout = \"-1s\"":          "--timeout -1s: use a positive duration",
 		"store = \"\"\"\nx\"\"\"\n\n\nfoo = \"ttl = 1\"": "p.toml:5: unknown key foo",
 	} {
 		_, _, err := prepared(t, "run", file, nil)

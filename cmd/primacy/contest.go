@@ -103,7 +103,8 @@ func (c *contest) refuseNested(st primacy.State) error {
 	if len(around) == 0 || c.slots > len(around) && !exclusive {
 		return nil
 	}
-	return fail(exitUsage, "%s is held by the command around this one already (%s, claim %d): it would wait for itself for ever; leave this one out",
+	return fail(exitUsage, "%s is held by the command around this one already (%s, claim %d): "+
+		"it would wait for itself for ever; leave this one out",
 		c.called(), who(&around[0]), around[0].Token)
 }
 
@@ -148,11 +149,13 @@ func (c *contest) holding(id string, term *primacy.Term) string {
 // look reads the line before standing in it: to refuse a wait that could only be for a command
 // around this one, and to tell people whom they wait for.
 func (r *runner) look(ctx context.Context) error {
-	limit, nested := time.Second, len(r.outer) > 0
+	limit, nested := min(5*time.Second, r.timeout), len(r.outer) > 0
 	if nested {
 		limit = r.timeout
 	} else if r.quiet || r.try {
 		return nil
+	} else if r.wait > 0 {
+		limit = min(limit, r.wait)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

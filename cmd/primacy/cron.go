@@ -117,7 +117,8 @@ func (t *crontab) arguments(cmd *cobra.Command, args []string) error {
 	case len(args) == 0:
 		return errors.New("give -f FILE, or NAME SPEC -- COMMAND")
 	case dash != 2 || len(args) < 3:
-		return errors.New(`give NAME, SPEC as one word in quotes, then -- and a COMMAND: primacy cron report "0 3 * * *" -- ./report`)
+		return errors.New(`give NAME, SPEC as one word in quotes, then -- and a COMMAND: ` +
+			`primacy cron report "0 3 * * *" -- ./report`)
 	}
 	t.one.Name, t.one.Spec, t.one.Command = args[0], args[1], args[2:]
 	return nil

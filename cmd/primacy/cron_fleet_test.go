@@ -52,7 +52,8 @@ var cronJobs = []cronJob{
 	{"*/{n} * * * * *", 0.1, "missed = \"all\"\ncatch_up = 5\noverlap = \"allow\""},
 	{"@every {n}s", 4, "overlap = \"replace\""},
 	{"*/{n} * * * * *", 0, "jitter = \"2s\"\noverlap = \"allow\"\nretries = 1"},
-	{"@every {n}s", 0.4, "overlap = \"allow\"\nretries = 2\nretry_delay = \"1s\"\ntimeout = \"200ms\"\nretry_on = [\"lost\"]"},
+	{"@every {n}s", 0.4,
+		"overlap = \"allow\"\nretries = 2\nretry_delay = \"1s\"\ntimeout = \"200ms\"\nretry_on = [\"lost\"]"},
 }
 
 var cronPeriods = []int{2, 5, 10, 15, 3, 10, 6, 15, 12, 10}

@@ -129,7 +129,10 @@ func TestWhatACronCommandGets(t *testing.T) {
 	p := w.start("cron", "env", "@every 1s", "--run-timeout", "30s", "--", "sh", "-c",
 		`env | grep ^PRIMACY_ | sort; cat; echo err >&2; exit 3`)
 	p.tells(": failed").signal(syscall.SIGTERM).ends(0)
-	want := regexp.MustCompile(`(?m)^\[env \d\d:\d\d:\d\d\] PRIMACY_CRON_ATTEMPT=1\n.*PRIMACY_CRON_INSTANT=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\n.*PRIMACY_CRON_JOB=env\n.*PRIMACY_CRON_RUN=[0-9a-f]{12}\n.*PRIMACY_ID=.+\n.*PRIMACY_NAME=cron/env\n.*PRIMACY_STORE=etcd://.*\n.*PRIMACY_TOKEN=\d+\n.*PRIMACY_TTL=60s\n.*PRIMACY_TTL_MS=60000\n`)
+	want := regexp.MustCompile(`(?m)^\[env \d\d:\d\d:\d\d\] PRIMACY_CRON_ATTEMPT=1\n` +
+		`.*PRIMACY_CRON_INSTANT=20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ\n.*PRIMACY_CRON_JOB=env\n` +
+		`.*PRIMACY_CRON_RUN=[0-9a-f]{12}\n.*PRIMACY_ID=.+\n.*PRIMACY_NAME=cron/env\n` +
+		`.*PRIMACY_STORE=etcd://.*\n.*PRIMACY_TOKEN=\d+\n.*PRIMACY_TTL=60s\n.*PRIMACY_TTL_MS=60000\n`)
 	if !want.MatchString(p.out.String()) {
 		t.Errorf("the environment is\n%s", p.out.String())
 	}
@@ -226,7 +229,8 @@ func TestTheCronPageIsTrue(t *testing.T) {
 		}
 		all += string(out)
 	}
-	for _, want := range []string{"*/2 * * * * *", "hello 20", "on one under", "tick\n", "ok", "paused", `"job": "hello"`} {
+	for _, want := range []string{"*/2 * * * * *", "hello 20", "on one under", "tick\n", "ok", "paused",
+		`"job": "hello"`} {
 		if !strings.Contains(all, want) && !(want == "on one under" && strings.Contains(all, "on two under")) {
 			t.Errorf("the commands of the page did not print %q:\n%s", want, all)
 		}
@@ -244,8 +248,21 @@ func TestTheExampleOfJobsIsRight(t *testing.T) {
 // cron jobs rests on it.
 func TestCronStatusIsScraped(t *testing.T) {
 	w := cronWorld(t)
-	file := w.cronFile("[jobs.good]\nschedule = \"* * * * * *\"\ncommand = \"true\"\n[jobs.bad]\nschedule = \"* * * * * *\"\ncommand = \"exit 3\"\n" +
-		"[jobs.never]\nschedule = \"@yearly\"\ncommand = \"true\"\n[jobs.deaf]\nschedule = \"* * * * * *\"\nstop_timeout = \"4s\"\ncommand = \"trap '' TERM; sleep 3; sleep 3\"\n")
+	file := w.cronFile(`
+[jobs.good]
+schedule = "* * * * * *"
+command = "true"
+[jobs.bad]
+schedule = "* * * * * *"
+command = "exit 3"
+[jobs.never]
+schedule = "@yearly"
+command = "true"
+[jobs.deaf]
+schedule = "* * * * * *"
+stop_timeout = "4s"
+command = "trap '' TERM; sleep 3; sleep 3"
+`)
 	sock := filepath.Join(w.dir, "sock")
 	p := w.start("cron", "-f", file, "--status", "unix:"+sock)
 	ask := func(path string) (int, string) {

@@ -95,7 +95,8 @@ func runDemo(ctx context.Context, a *app, keep bool) error {
 		return err
 	}
 	if keep {
-		fmt.Fprintf(a.stdout, "\nStill running. In another terminal:\n  export PRIMACY_STORE=%s\n  primacy status; primacy observe %s; primacy resign %s\nStop with ^C.\n",
+		fmt.Fprintf(a.stdout, "\nStill running. In another terminal:\n  export PRIMACY_STORE=%s\n"+
+			"  primacy status; primacy observe %s; primacy resign %s\nStop with ^C.\n",
 			a.store, demoName, demoName)
 		<-ctx.Done()
 	}
@@ -172,7 +173,8 @@ func (d *demo) told(ctx context.Context, n *node) (acted bool, err error) {
 			if i == 0 {
 				d.view.line("%s leads under token %d", n.id, d.token)
 			} else {
-				d.view.line("%s leads under token %d; nobody acted for %v", n.id, d.token, gap(periods[i-1], periods[i]))
+				d.view.line("%s leads under token %d; nobody acted for %v", n.id, d.token,
+					gap(periods[i-1], periods[i]))
 			}
 			return true, nil
 		}

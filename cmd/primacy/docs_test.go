@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,37 +17,35 @@ import (
 	"time"
 )
 
-// here marks lines of the README that TestTheReadme types itself; the others name the test that
-// does.
-const here = "here"
-
-var readmeLines = map[string]string{
-	"go run ./cmd/primacy demo":                                    "TestDemoEndsWellAndLeavesNothing",
-	"go build -o bin/primacy ./cmd/primacy && PATH=$PWD/bin:$PATH": "TestTheWholePathFromSource",
+// readmeLines are the lines of the README and of the pages of locks, each with the test that types
+// it; nil: TestTheReadme does.
+var readmeLines = map[string]func(*testing.T){
+	"go run ./cmd/primacy demo":                                    TestDemoEndsWellAndLeavesNothing,
+	"go build -o bin/primacy ./cmd/primacy && PATH=$PWD/bin:$PATH": TestTheWholePathFromSource,
 	// with the address of a server that is there
-	"export PRIMACY_STORE=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379": here,
-	"primacy run billing -- ./invoicer --verbose":                           here,
-	"primacy leader billing":                                                here,
-	"primacy status":                                                        here,
-	"primacy observe billing":                                               here,
-	`primacy resign billing --reason "new kernel"`:                          here,
-	"primacy transfer billing --to web-3":                                   here,
-	"primacy drain web-2":                                                   here,
-	"primacy history billing":                                               here,
-	"primacy lock billing -- ./bill":                                        here,
-	"primacy lock -n billing -- ./bill":                                     here,
-	"primacy lock -w 30 billing -- ./bill":                                  here,
-	"primacy lock -s catalog -- ./report":                                   here,
-	"primacy lock --slots 3 exports -- ./export":                            here,
-	"primacy lock billing":                                                  here,
-	"primacy status billing":                                                here,
-	"primacy top":                                                           "TestTopByKeys",
-	`primacy cron nightly "0 3 * * *" -- ./report`:                          here,
-	"primacy cron -f cron.toml":                                             here,
-	"primacy cron status":                                                   here,
-	"primacy serve":                                                         "TestTheServePageHolds",
-	"primacy doctor":                                                        "TestDoctor",
-	"primacy doctor --torture 60s":                                          "TestTorture",
+	"export PRIMACY_STORE=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379": nil,
+	"primacy run billing -- ./invoicer --verbose":                           nil,
+	"primacy leader billing":                                                nil,
+	"primacy status":                                                        nil,
+	"primacy observe billing":                                               nil,
+	`primacy resign billing --reason "new kernel"`:                          nil,
+	"primacy transfer billing --to web-3":                                   nil,
+	"primacy drain web-2":                                                   nil,
+	"primacy history billing":                                               nil,
+	"primacy lock billing -- ./bill":                                        nil,
+	"primacy lock -n billing -- ./bill":                                     nil,
+	"primacy lock -w 30 billing -- ./bill":                                  nil,
+	"primacy lock -s catalog -- ./report":                                   nil,
+	"primacy lock --slots 3 exports -- ./export":                            nil,
+	"primacy lock billing":                                                  nil,
+	"primacy status billing":                                                nil,
+	"primacy top":                                                           TestTopByKeys,
+	`primacy cron nightly "0 3 * * *" -- ./report`:                          nil,
+	"primacy cron -f cron.toml":                                             nil,
+	"primacy cron status":                                                   nil,
+	"primacy serve":                                                         TestTheServePageHolds,
+	"primacy doctor":                                                        TestDoctor,
+	"primacy doctor --torture 60s":                                          TestTorture,
 }
 
 // lineOf takes the comment off a line of a document.
@@ -74,14 +71,14 @@ func typedLines(t *testing.T, path string) (lines []string) {
 	return lines
 }
 
-// TestWhatTheReadmeSaysIsTyped holds the README and the pages of locks to tests that run each line, and make to its targets.
+// TestWhatTheReadmeSaysIsTyped holds the README and the pages of locks to tests that run each line,
+// and make to its targets.
 func TestWhatTheReadmeSaysIsTyped(t *testing.T) {
-	exists := testsOfThisRepository(t)
 	seen := map[string]bool{}
-	for _, doc := range []string{"../../README.md", "../../docs/commands.md", "../../docs/locks.md", "../../docs/evidence.md"} {
-		for _, l := range typedLines(t, doc) {
+	for _, doc := range []string{"README.md", "docs/commands.md", "docs/locks.md", "docs/evidence.md"} {
+		for _, l := range typedLines(t, filepath.Join("../..", doc)) {
 			seen[l] = true
-			by, ok := readmeLines[l]
+			_, known := readmeLines[l]
 			switch {
 			case strings.HasPrefix(l, "make "):
 				cmd := exec.Command("make", append([]string{"-n"}, strings.Fields(l)[1:]...)...)
@@ -89,10 +86,8 @@ func TestWhatTheReadmeSaysIsTyped(t *testing.T) {
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Errorf("%s: %q: %v: %s", doc, l, err, out)
 				}
-			case !ok:
+			case !known:
 				t.Errorf("%s: nobody types %q", doc, l)
-			case by != here && !exists[by]:
-				t.Errorf("%s: %q is typed by %s, which does not exist", doc, l, by)
 			}
 		}
 	}
@@ -101,25 +96,6 @@ func TestWhatTheReadmeSaysIsTyped(t *testing.T) {
 			t.Errorf("%q is in no document any more", l)
 		}
 	}
-}
-
-func testsOfThisRepository(t *testing.T) map[string]bool {
-	exists := map[string]bool{}
-	fn := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		b, err := os.ReadFile(path)
-		for _, m := range fn.FindAllSubmatch(b, -1) {
-			exists[string(m[1])] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return exists
 }
 
 // TestTheWholePathFromSource builds the program as the README does.
@@ -131,7 +107,8 @@ func TestTheWholePathFromSource(t *testing.T) {
 	if b, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, b)
 	}
-	if b, err := exec.Command(out, "--help").CombinedOutput(); err != nil || !strings.Contains(string(b), "primacy run") {
+	b, err := exec.Command(out, "--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(b), "primacy run") {
 		t.Fatalf("%v: %s", err, b)
 	}
 }
@@ -178,7 +155,8 @@ func (r *reader) leaves(node, line string) (out *buffer, end func(syscall.Signal
 	r.typed[line] = true
 	cmd := exec.Command("bash", "-c", "exec "+line)
 	out = &buffer{}
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = append(r.env[:len(r.env):len(r.env)], "PRIMACY_ID="+node), r.dir, out, out
+	cmd.Env, cmd.Dir = r.with("PRIMACY_ID="+node).env, r.dir
+	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		r.Fatal(err)
 	}
@@ -231,12 +209,14 @@ func TestTheReadme(t *testing.T) {
 	if code := end1(0); code != exitResigned {
 		t.Errorf("the leader that was asked to resign ended with %d", code)
 	}
-	r.eventually("the next one leads", func() bool { return !strings.Contains(r.types("primacy leader billing", 0), "web-1") })
+	r.eventually("the next one leads", func() bool {
+		return !strings.Contains(r.types("primacy leader billing", 0), "web-1")
+	})
 	if strings.Contains(r.types("primacy leader billing", 0), "web-3") { // the order in which they came in is not ours
 		r.types("primacy transfer billing --to web-2", 0)
 		_, end3 = r.leaves("web-3", run)
 		r.shows("primacy leader billing", "web-2")
-		r.eventually("web-3 waits", func() bool { return strings.Contains(r.types("primacy status billing", 0), "web-3") })
+		r.shows("primacy status billing", "web-3")
 	}
 	r.types("primacy transfer billing --to web-3", 0)
 	r.shows("primacy leader billing", "web-3")
@@ -246,7 +226,8 @@ func TestTheReadme(t *testing.T) {
 	r.types("primacy drain web-2", 0) // it leads nothing any more
 	r.eventually("the history", func() bool {
 		out := r.types("primacy history billing", 0)
-		return strings.Contains(out, "new kernel") && strings.Contains(out, "transferred") && strings.Contains(out, "web-3")
+		return strings.Contains(out, "new kernel") && strings.Contains(out, "transferred") &&
+			strings.Contains(out, "web-3")
 	})
 	end3(syscall.SIGTERM)
 	r.eventually("the observer tells", func() bool { return strings.Contains(seen.String(), "web-3") })
@@ -254,7 +235,7 @@ func TestTheReadme(t *testing.T) {
 	r.locks()
 	r.cron()
 	for l, by := range readmeLines {
-		if by == here && !r.typed[l] {
+		if by == nil && !r.typed[l] {
 			t.Errorf("%q was not typed", l)
 		}
 	}
@@ -265,7 +246,8 @@ func (r *reader) locks() {
 	r.shows("primacy status", "holder")
 	r.types("primacy lock -n billing -- ./bill", exitNotAcquired)
 	end(syscall.SIGTERM)
-	for line, says := range map[string]string{"primacy lock billing -- ./bill": "bill", "primacy lock -n billing -- ./bill": "bill", "primacy lock -w 30 billing -- ./bill": "bill",
+	for line, says := range map[string]string{"primacy lock billing -- ./bill": "bill",
+		"primacy lock -n billing -- ./bill": "bill", "primacy lock -w 30 billing -- ./bill": "bill",
 		"primacy lock -s catalog -- ./report": "report", "primacy lock --slots 3 exports -- ./export": "export"} {
 		if out := r.types(line, 0); !strings.Contains(out, says+" ") {
 			r.Errorf("%q shows %q", line, out)
@@ -305,10 +287,12 @@ var snippets = map[string][]snippet{
 	},
 	"docs/new-store.md": {{}, {}}, // whole files of one package
 	"docs/fencing.md": {
-		{given: "ctx context.Context, client *clientv3.Client, store *etcdstore.Store, term *primacy.Term, compares []clientv3.Cmp, ops []clientv3.Op", declares: "resp, err"},
+		{given: "ctx context.Context, client *clientv3.Client, store *etcdstore.Store, term *primacy.Term, " +
+			"compares []clientv3.Cmp, ops []clientv3.Op", declares: "resp, err"},
 		{given: "ctx context.Context, db *sql.DB, pgxTx pgx.Tx, term *primacy.Term", declares: "err"},
 		{given: "ctx context.Context, client *redis.Client, term *primacy.Term, script string", declares: "v, err"},
-		{given: "ctx context.Context, term *primacy.Term, url string, accounts, orders http.Handler, server *http.Server", declares: "err"},
+		{given: "ctx context.Context, term *primacy.Term, url string, accounts, orders http.Handler, " +
+			"server *http.Server", declares: "err"},
 		{given: "ctx context.Context, path string, data []byte, term *primacy.Term", declares: "data, err"},
 	},
 }
@@ -401,7 +385,8 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 			if strings.HasPrefix(block, "import ") {
 				continue // upstreamtest changes exactly this line in etcd's own tests
 			}
-			put("indocs", fmt.Sprintf("%s%d.go", strings.NewReplacer("/", "_", ".", "_").Replace(doc), i), needs[i].source("indocs", fmt.Sprintf("block%d%s", i, strings.NewReplacer("/", "", ".", "").Replace(doc)), block))
+			page := regexp.MustCompile(`[/.-]`).ReplaceAllString(doc, "_")
+			put("indocs", fmt.Sprint(page, i, ".go"), needs[i].source("indocs", fmt.Sprint("block", i, page), block))
 		}
 	}
 	fifteen := strings.Replace(goBlocks(t, "README.md")[0], "etcd://127.0.0.1:2379", w.store, 1)
@@ -421,7 +406,8 @@ func main() {
 	if err := os.WriteFile(file, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"}, {"test", "-c", "-vet=off", "-o", os.DevNull, "-overlay", file, "./indocs/whole"}, {"run", "-overlay", file, "./fifteen"}} {
+	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"},
+		{"list", "-export", "-test", "-overlay", file, "./indocs/whole"}, {"run", "-overlay", file, "./fifteen"}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = ".."
 		out, err := cmd.CombinedOutput()
@@ -439,7 +425,8 @@ func TestTheRunPageHolds(t *testing.T) {
 	}
 	want := []string{
 		`^(before\nleader under token \d+\nafter: exited\n)$`,
-		`^billing/invoicer for 15000 ms at a time\nbilling/invoicer for 20000 ms at a time\nalso under billing/invoicer\n$`,
+		`^billing/invoicer for 15000 ms at a time\nbilling/invoicer for 20000 ms at a time\n` +
+			`also under billing/invoicer\n$`,
 		`^candidate elected started exited resigned released finished $`,
 		`^200\n$`,
 	}
@@ -447,7 +434,7 @@ func TestTheRunPageHolds(t *testing.T) {
 	if len(blocks) != len(want) {
 		t.Fatalf("the page has %d blocks, this test knows %d", len(blocks), len(want))
 	}
-	w := newWorld(t)
+	w := newWorld(t).without("PRIMACY_TTL")
 	for i, b := range blocks {
 		c := exec.Command("sh", "-c", b[1])
 		c.Env, c.Dir = w.env, w.dir

@@ -49,7 +49,7 @@ can promise and what it cannot. It takes some 8 s and leaves nothing behind.
 
   primacy doctor                           what is well, what is not, and what to do
   primacy doctor --name billing            and whether we may stand for billing, and how its line is
-  primacy doctor --torture 60s             candidates stand for a name of their own; kill, freeze and cut them off for 60 s; count leaders
+  primacy doctor --torture 60s             candidates of its own are killed, frozen and cut off for 60 s: who led?
 
 Torture harms nobody else: only candidates of its own are killed, frozen or cut off, through proxies of its own,
 and only claims and leases of its own are removed. It renews and writes as four candidates do. The lease's ttl

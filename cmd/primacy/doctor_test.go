@@ -152,7 +152,7 @@ func TestDoctorOfAStoreThatFallsSilent(t *testing.T) {
 }
 
 func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
-	w := ownServer(t, etcdtest.Options{})
+	w := ownServer(t, etcdtest.Options{Args: cheapLogins})
 	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	w.post("/v3/auth/role/add", map[string]any{"name": "elsewhere"}, nil)
 	w.post("/v3/auth/role/grant", map[string]any{"name": "elsewhere",

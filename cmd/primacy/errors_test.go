@@ -139,7 +139,8 @@ func TestWhatNoShellCanPassOn(t *testing.T) {
 
 func TestOddNamesThatAreNames(t *testing.T) {
 	w := newWorld(t)
-	for _, name := range []string{"..", ".", "/", "a/b", "a//b/", "/etc/passwd", "a b", "ü–🙂", "%2F", "-", "'\"$HOME`", strings.Repeat("x", 255)} {
+	for _, name := range []string{"..", ".", "/", "a/b", "a//b/", "/etc/passwd", "a b", "ü–🙂", "%2F", "-", "'\"$HOME`",
+		strings.Repeat("x", 255)} {
 		p := w.start("run", "--", name, "sh", "-c", `printf %s "$PRIMACY_NAME"`).ends(0)
 		if p.out.String() != name {
 			t.Errorf("got the name %q, want %q", p.out.String(), name)
@@ -149,9 +150,11 @@ func TestOddNamesThatAreNames(t *testing.T) {
 
 func TestAClosedPortIs121AndNamed(t *testing.T) {
 	w := newWorld(t)
-	for _, args := range [][]string{{"run", "n", "true"}, {"status"}, {"leader", "n"}, {"observe", "n"}, {"resign", "n"}, {"transfer", "n"}, {"drain", "x"}, {"lock", "n", "true"}} {
+	for _, args := range [][]string{{"run", "n", "true"}, {"status"}, {"leader", "n"}, {"observe", "n"},
+		{"resign", "n"}, {"transfer", "n"}, {"drain", "x"}, {"lock", "n", "true"}} {
 		args = append([]string{"--store", "etcd://127.0.0.1:1", "--timeout", "2s"}, args...)
-		if p := w.start(args...).ends(exitUnreachable).inOneLine().complains("127.0.0.1:1", "refused"); p.took > 12*time.Second {
+		p := w.start(args...).ends(exitUnreachable).inOneLine().complains("127.0.0.1:1", "refused")
+		if p.took > 12*time.Second {
 			t.Errorf("%v took %v", p, p.took)
 		}
 	}
@@ -194,15 +197,19 @@ func TestExpiredCertificateIs121AndSaysSo(t *testing.T) {
 	// The test's own questions do not look at the certificate, so it starts.
 	server := etcdtest.Start(t, etcdtest.Options{TLS: cert})
 	ca := certOf(w, server)
+	refused := func(store string, args ...string) *prog {
+		t.Helper()
+		p := w.start(append([]string{"--timeout", "5s", "--store", store}, args...)...)
+		return p.ends(exitUnreachable).inOneLine().complains(server.Addr())
+	}
 	for _, user := range []string{"", "root:SWORDFISH@"} {
-		p := w.start("--timeout", "5s", "--store", "etcds://"+user+server.Addr()+"?ca="+ca, "run", "n", "true").ends(exitUnreachable).inOneLine().
-			complains(server.Addr(), "certificate has expired")
+		p := refused("etcds://"+user+server.Addr()+"?ca="+ca, "run", "n", "true").complains("certificate has expired")
 		if strings.Contains(p.err.String(), "SWORDFISH") {
 			t.Errorf("the password is in %q", p.err.String())
 		}
 	}
-	w.start("--timeout", "5s", "--store", "etcds://"+server.Addr(), "status").ends(exitUnreachable).inOneLine().complains(server.Addr(), "certificate")
-	w.start("--timeout", "5s", "--store", "etcd://"+server.Addr(), "status").ends(exitUnreachable).inOneLine().complains(server.Addr())
+	refused("etcds://"+server.Addr(), "status").complains("certificate")
+	refused("etcd://"+server.Addr(), "status")
 }
 
 func TestEmbeddedStoresThatCannotBeAreOneLine(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,8 +16,7 @@ import (
 )
 
 func resignCommand(a *app) *cobra.Command {
-	var reason string
-	var wait time.Duration
+	var r request
 	c := &cobra.Command{
 		Use:   "resign NAME",
 		Short: "Ask the leader to stop its work and let the next one lead",
@@ -24,47 +24,14 @@ func resignCommand(a *app) *cobra.Command {
 candidate in the line leads. Waits until it has. Exit 1 if nobody leads, 124 if the leader has not resigned in
 the time given.`,
 		Args: oneName,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return askToResign(cmd.Context(), a, args[0], reason, wait)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return r.make(cmd.Context(), a, args[0]) },
 	}
-	c.Flags().StringVar(&reason, "reason", "", "why, for the leader and the history")
-	c.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait until it has resigned")
+	r.flags(c, "why, for the leader and the history", "how long to wait until it has resigned")
 	return c
 }
 
-func askToResign(ctx context.Context, a *app, name, reason string, wait time.Duration) error {
-	if err := checkReason(reason); err != nil {
-		return err
-	}
-	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
-	if err != nil {
-		return err
-	}
-	defer done()
-	e := s.Election(name)
-	askCtx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	token, err := e.Ask(askCtx, primacy.Request{Reason: reason})
-	if errors.Is(err, primacy.ErrNoLeader) {
-		return fail(exitNo, "nobody leads %s", name)
-	}
-	if err != nil {
-		return err
-	}
-	waitCtx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	if st, changed := handover.AwaitChange(waitCtx, e, token); changed {
-		a.say("the leader of %s under token %d has resigned; now: %s", name, token, who(st.Leader))
-		return printLeader(a, st)
-	}
-	return fail(exitNotAcquired, "the leader of %s was asked, but still leads under token %d after %v", name, token,
-		wait)
-}
-
 func transferCommand(a *app) *cobra.Command {
-	var to, reason string
-	var wait time.Duration
+	var r request
 	c := &cobra.Command{
 		Use:   "transfer NAME [--to ID]",
 		Short: "Ask the leader to stop its work and hand over to a candidate you name",
@@ -77,23 +44,42 @@ another one leads in the end; 124 if the leader has not handed over in the time 
 already, nothing is asked.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if to != "" {
-				return askToTransfer(cmd.Context(), a, args[0], to, reason, wait)
+			// An empty variable, most likely: stepping down is not what was meant.
+			if r.to == "" && cmd.Flags().Changed("to") {
+				return errors.New("--to is empty: give the ID of a candidate, " +
+					"or leave it out to let the oldest one lead")
 			}
-			if cmd.Flags().Changed("to") { // an empty variable, most likely: stepping down is not what was meant
-				return fmt.Errorf("--to is empty: give the ID of a candidate, or leave it out to let the oldest one lead")
-			}
-			return askToResign(cmd.Context(), a, args[0], reason, wait)
+			return r.make(cmd.Context(), a, args[0])
 		},
 	}
-	c.Flags().StringVar(&to, "to", "", "the candidate to lead next (default: the oldest in the line)")
-	c.Flags().StringVar(&reason, "reason", "", "why, for the leader and the history")
-	c.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait until it leads")
+	c.Flags().StringVar(&r.to, "to", "", "the candidate to lead next (default: the oldest in the line)")
+	r.flags(c, "why, for the leader and the history", "how long to wait until it leads")
 	return c
 }
 
-func askToTransfer(ctx context.Context, a *app, name, to, reason string, wait time.Duration) error {
-	if err := checkReason(reason); err != nil {
+// request is what resign, transfer and drain ask of a leader.
+type request struct {
+	to     string // who is to lead next; "": the oldest in the line
+	reason string
+	wait   time.Duration // until it is done
+}
+
+func (r *request) flags(c *cobra.Command, why, howLong string) {
+	c.Flags().StringVar(&r.reason, "reason", "", why)
+	c.Flags().DurationVar(&r.wait, "wait", 30*time.Second, howLong)
+}
+
+// check refuses what the store would.
+func (r *request) check() error {
+	if len(r.reason) > primacy.MaxName {
+		return fmt.Errorf("--reason has %d bytes, more than %d", len(r.reason), primacy.MaxName)
+	}
+	return nil
+}
+
+// make asks the leader of name, and waits until it has done it.
+func (r *request) make(ctx context.Context, a *app, name string) error {
+	if err := r.check(); err != nil {
 		return err
 	}
 	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
@@ -104,15 +90,17 @@ func askToTransfer(ctx context.Context, a *app, name, to, reason string, wait ti
 	e := s.Election(name)
 	askCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	now, err := e.State(askCtx)
-	if err != nil {
-		return err
+	if r.to != "" {
+		now, err := e.State(askCtx)
+		if err != nil {
+			return err
+		}
+		if now.Leader != nil && now.Leader.ID == r.to {
+			a.say("%s leads %s already, under token %d", r.to, name, now.Leader.Token)
+			return printLeader(a, now)
+		}
 	}
-	if now.Leader != nil && now.Leader.ID == to {
-		a.say("%s leads %s already, under token %d", to, name, now.Leader.Token)
-		return printLeader(a, now)
-	}
-	token, err := e.Ask(askCtx, primacy.Request{To: to, Reason: reason})
+	token, err := e.Ask(askCtx, primacy.Request{To: r.to, Reason: r.reason})
 	switch {
 	case errors.Is(err, primacy.ErrNoLeader):
 		return fail(exitNo, "nobody leads %s", name)
@@ -121,22 +109,40 @@ func askToTransfer(ctx context.Context, a *app, name, to, reason string, wait ti
 	case err != nil:
 		return err
 	}
-	waitCtx, cancel := context.WithTimeout(ctx, wait)
+	waitCtx, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
 	st, changed := handover.AwaitChange(waitCtx, e, token)
-	switch {
-	case !changed:
-		return fail(exitNotAcquired,
-			"the leader of %s was asked to hand over to %s, but still leads under token %d after %v%s", name, to,
-			token, wait, stillStands(ctx, a, e, to))
-	case st.Leader == nil:
-		return fail(exitNo, "the leader of %s under token %d has stopped, but %s does not lead: nobody does", name,
-			token, to)
-	case st.Leader.ID != to:
-		return fail(exitNo, "the leader of %s under token %d has stopped, but %s leads now under token %d, not %s",
-			name, token, who(st.Leader), st.Leader.Token, to)
+	if !changed {
+		return r.late(ctx, a, e, token)
 	}
-	a.say("%s leads %s under token %d, after token %d", to, name, st.Leader.Token, token)
+	return r.answered(a, st, token)
+}
+
+// late says that the leader was asked and leads still.
+func (r *request) late(ctx context.Context, a *app, e *primacy.Election, token primacy.Token) error {
+	if r.to == "" {
+		return fail(exitNotAcquired, "the leader of %s was asked, but still leads under token %d after %v", e.Name(),
+			token, r.wait)
+	}
+	return fail(exitNotAcquired,
+		"the leader of %s was asked to hand over to %s, but still leads under token %d after %v%s", e.Name(), r.to,
+		token, r.wait, stillStands(ctx, a, e, r.to))
+}
+
+// answered says what came after the term with that token.
+func (r *request) answered(a *app, st primacy.State, token primacy.Token) error {
+	switch {
+	case r.to == "":
+		a.say("the leader of %s under token %d has resigned; now: %s", st.Name, token, who(st.Leader))
+	case st.Leader == nil:
+		return fail(exitNo, "the leader of %s under token %d has stopped, but %s does not lead: nobody does", st.Name,
+			token, r.to)
+	case st.Leader.ID != r.to:
+		return fail(exitNo, "the leader of %s under token %d has stopped, but %s leads now under token %d, not %s",
+			st.Name, token, who(st.Leader), st.Leader.Token, r.to)
+	default:
+		a.say("%s leads %s under token %d, after token %d", r.to, st.Name, st.Leader.Token, token)
+	}
 	return printLeader(a, st)
 }
 
@@ -151,16 +157,8 @@ func stillStands(ctx context.Context, a *app, e *primacy.Election, id string) st
 	return fmt.Sprintf("; %s stands in the line no more", id)
 }
 
-func checkReason(reason string) error {
-	if len(reason) > primacy.MaxName {
-		return fmt.Errorf("--reason has %d bytes, more than %d", len(reason), primacy.MaxName)
-	}
-	return nil
-}
-
 func drainCommand(a *app) *cobra.Command {
-	var reason string
-	var wait time.Duration
+	var r request
 	c := &cobra.Command{
 		Use:   "drain ID",
 		Short: "Move everything that one candidate leads to others",
@@ -178,11 +176,10 @@ else stands; 124 if something has not moved in the time given.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return drainCandidate(cmd.Context(), a, args[0], reason, wait)
+			return drainCandidate(cmd.Context(), a, args[0], r)
 		},
 	}
-	c.Flags().StringVar(&reason, "reason", "", "why, for the leaders and the history")
-	c.Flags().DurationVar(&wait, "wait", 30*time.Second, "how long to wait until all has moved")
+	r.flags(c, "why, for the leaders and the history", "how long to wait until all has moved")
 	return c
 }
 
@@ -203,8 +200,8 @@ type drained struct {
 	moves []moveJSON
 }
 
-func drainCandidate(ctx context.Context, a *app, id, reason string, wait time.Duration) error {
-	if err := checkReason(reason); err != nil {
+func drainCandidate(ctx context.Context, a *app, id string, r request) error {
+	if err := r.check(); err != nil {
 		return err
 	}
 	s, st, done, err := a.openSession(ctx, primacy.Options{}, false)
@@ -212,7 +209,7 @@ func drainCandidate(ctx context.Context, a *app, id, reason string, wait time.Du
 		return err
 	}
 	defer done()
-	m, err := handover.NewMover(s, st, reason, wait, a.timeout)
+	m, err := handover.NewMover(s, st, r.reason, r.wait, a.timeout)
 	if err != nil {
 		return err
 	}
@@ -267,12 +264,7 @@ func moveToJSON(move handover.Move) moveJSON {
 
 // sum says how it went on the whole.
 func (d *drained) sum() error {
-	slices.SortFunc(d.moves, func(a, b moveJSON) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(d.moves, func(a, b moveJSON) int { return strings.Compare(a.Name, b.Name) })
 	if d.output == "json" {
 		if err := d.writeJSON(append([]moveJSON{}, d.moves...)); err != nil {
 			return err

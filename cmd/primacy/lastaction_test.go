@@ -20,7 +20,8 @@ import (
 
 // stubborn is a command of two workers that write to acts: one that ends on SIGTERM, and one in a
 // session of its own, which only SIGKILL meets.
-const stubborn = `setsid primacy worker acts & primacy worker acts & trap '' TERM; echo up; while :; do sleep 0.05; done`
+const stubborn = `setsid primacy worker acts & primacy worker acts & trap '' TERM
+	echo up; while :; do sleep 0.05; done`
 
 // upAndSleep is a command that says when it is there: before that, the guardian may not be.
 const upAndSleep = "echo up; exec sleep 1000"
@@ -114,7 +115,8 @@ func TestAKilledSupervisorsLeadershipIsGivenUp(t *testing.T) {
 		next.prints("up")
 		w.eventually("the next acts", func() bool { return len(w.periods()) == i+2 })
 		r := w.periods()
-		spare = append(spare, (r[i+1].first-r[i].last).Round(time.Millisecond).String()+" after "+(r[i].last-at).Round(time.Millisecond).String())
+		nobody, ended := r[i+1].first-r[i].last, r[i].last-at
+		spare = append(spare, fmt.Sprint(nobody.Round(time.Millisecond), " after ", ended.Round(time.Millisecond)))
 		first.mayTell("primacy: the supervisor is gone; its command was ended and leadership of n given up")
 		first = next
 	}

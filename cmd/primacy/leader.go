@@ -28,7 +28,7 @@ for each where several share it.
   primacy leader billing --is web-1        exit 0 if web-1 leads, else 1
   primacy leader billing --is-me           the same for --id or PRIMACY_ID
   primacy leader billing --wait 30s        wait until there is one (with --is, --is-me: until it is that one)
-  primacy leader billing --valid           inside a command of 'primacy run': is its right to lead still valid? Asks no network.`,
+  primacy leader billing --valid           in a command of 'primacy run': may it still lead? Asks no network.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error { return showLeader(cmd.Context(), a, args[0], o) },
 	}

@@ -60,14 +60,14 @@ func TestLeaderAnswers(t *testing.T) {
 func TestValidAsksNoNetwork(t *testing.T) {
 	w := newWorld(t)
 	none := w.with("PRIMACY_STORE=etcd://127.0.0.1:1") // whoever asks it fails
-	p := w.start("run", "-q", "--ttl", "4s", "n", "sh", "-c", "echo $PRIMACY_STATE_FILE; sleep 1000").prints("\n")
+	p := w.start("run", "-q", "--ttl", "6s", "n", "sh", "-c", "echo $PRIMACY_STATE_FILE; sleep 1000").prints("\n")
 	file := strings.TrimSpace(p.out.String())
 	in := none.with("PRIMACY_STATE_FILE=" + file)
 	in.start("leader", "n", "--valid").ends(0)
 	in.start("leader", "other", "--valid").ends(exitNo).inOneLine().complains(`is of "n", not of "other"`)
 	// Renewed: still so after the first lease would be over.
 	first := deadlineIn(w, file)
-	w.eventually("three renewals", func() bool { return deadlineIn(w, file) > first+3*time.Second })
+	w.eventually("two renewals", func() bool { return deadlineIn(w, file) > first+2*time.Second })
 	in.start("leader", "n", "--valid").ends(0)
 	// Frozen, it renews nothing, and the answer turns to no by itself.
 	b, err := os.ReadFile(file)

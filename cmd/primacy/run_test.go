@@ -236,7 +236,7 @@ func TestAResignThatIsNotObeyedIs124(t *testing.T) {
 }
 
 func TestFlagBeatsEnvironmentBeatsDefault(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t).without("PRIMACY_TTL")
 	ttl := func(want string, w *world, flags ...string) {
 		t.Helper()
 		args := append(append([]string{"run", "-q"}, flags...), "n", "sh", "-c", "echo $PRIMACY_TTL_MS $PRIMACY_ID")

@@ -149,7 +149,8 @@ func (s *server) until(ctx context.Context, signals <-chan os.Signal, notify *sd
 	}
 	limit := s.ttl + 10*time.Second // a client may rely on what it was told for a ttl; then the store has to answer
 	_ = notify.Tell(sdnotify.Stopping, sdnotify.ExtendTimeout(limit))
-	s.say("stopping: every client is told, and every term is resigned; a second signal ends at once, and leases then run out by themselves")
+	s.say("stopping: every client is told, and every term is resigned; a second signal ends at once, " +
+		"and leases then run out by themselves")
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	go func() {
@@ -366,7 +367,8 @@ func (s *server) serveEtcd(st driver.Store, o agent.Options) error {
 		return fmt.Errorf("--etcd-api: %w", err)
 	}
 	if strings.HasPrefix(st.Caps().Store, "etcd") {
-		s.say("warning: the store is etcd, which answers these calls itself, under other keys: let all clients of a name ask the same of the two")
+		s.say("warning: the store is etcd, which answers these calls itself, under other keys: " +
+			"let all clients of a name ask the same of the two")
 	}
 	for _, l := range s.etcd.open {
 		s.say("serving etcd's election, lock and lease calls on %s", l.Addr())

@@ -38,7 +38,9 @@ func TestTheStandbyIsGoneBeforeTheCommandStarts(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("run", "n", "sleep", "1000").tells("leads n")
 	next := w.start("run", "--stop-timeout", "300ms", "--standby",
-		`trap '' TERM; setsid sh -c 'trap "" TERM; while :; do echo $PRIMACY_ROLE-$PRIMACY_TOKEN >>log; sleep 0.01; done' & wait; sleep 1000`,
+		`trap '' TERM
+		setsid sh -c 'trap "" TERM; while :; do echo $PRIMACY_ROLE-$PRIMACY_TOKEN >>log; sleep 0.01; done' &
+		wait; sleep 1000`,
 		"n", "sh", "-c", "cp log seen; sleep 0.3; cmp log seen && echo $PRIMACY_ROLE")
 	w.writes("log", "standby-\n")
 	first.signal(syscall.SIGTERM).ends(143)

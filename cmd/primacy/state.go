@@ -78,7 +78,8 @@ func runtimeDir() (string, error) {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || info.Mode().Perm() != 0o700 || ok && int(st.Uid) != os.Getuid() {
-		return "", fmt.Errorf("folder for the state file: %s must be a folder of your own with mode 0700; remove it or set XDG_RUNTIME_DIR", dir)
+		return "", fmt.Errorf("folder for the state file: %s must be a folder of your own with mode 0700; "+
+			"remove it or set XDG_RUNTIME_DIR", dir)
 	}
 	return dir, nil
 }

@@ -148,8 +148,8 @@ func storesTopic() *cobra.Command {
   embedded:[DIR]                                        etcd in this program, for one machine; the default
   etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]   etcds:// with TLS
   postgres://[USER[:PASSWORD]@]HOST[:5432]/DATABASE     TLS by sslmode=, and whatever else libpq knows; schema=NAME
-  redis://[[USER]:PASSWORD@]HOST[:6379][/DB]            rediss:// with TLS; cluster=true, sentinel=MASTER, replicas=N, prefix=NAME,
-                                                        sentinel-user=NAME, sentinel-password-file=FILE
+  redis://[[USER]:PASSWORD@]HOST[:6379][/DB]            rediss:// with TLS; cluster=true, sentinel=MASTER, replicas=N,
+                                                        prefix=NAME, sentinel-user=NAME, sentinel-password-file=FILE
   redis+quorum://HOST,HOST,HOST[/DB]                    independent servers, a majority decides; no tokens, no order
   redis+plain://HOST[/DB]                               the same over keys that redsync and redislock understand
   zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]       zks:// with TLS

@@ -193,16 +193,16 @@ func (m *tmux) stops() {
 func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
 	m := newTmux(newWorld(t))
 	modes := m.shell("stty -g")
-	m.types(`primacy run -q --ttl 3s n sh -c 'stty raw -echo; echo up; sleep 1000'`, "Enter")
+	m.types(`primacy run -q --ttl 6s n sh -c 'stty raw -echo; echo up; sleep 1000'`, "Enter")
 	m.eventually("the command runs", func() bool { return regexp.MustCompile(`(?m)^ *up$`).MatchString(m.screen()) })
 	// In raw mode ^Z is a character; it is stopped from elsewhere, as a whole job.
 	next := m.start("run", "-q", "n", "sh", "-c", `for p in /proc/[0-9]*; do
 		[ "$(readlink $p/cwd)" = "$PWD" ] && tr '\0' ' ' <$p/cmdline && echo; done; true`)
 	m.awaitLine("n", 2)
-	m.stopJob("primacy\x00run\x00-q\x00--ttl\x003s\x00")
+	m.stopJob("primacy\x00run\x00-q\x00--ttl\x006s\x00")
 	m.status()
 	m.shows("Stopped")
-	next.ends(0).says("primacy run -q --ttl 3s")
+	next.ends(0).says("primacy run -q --ttl 6s")
 	if s := next.out.String(); strings.Contains(s, "\nsleep") || strings.Contains(s, "\nsh -c stty") {
 		t.Errorf("while the next one led there were:\n%s", s)
 	}

@@ -1,42 +1,30 @@
 // Package etcdfence fences what a leader writes to etcd: the user's own Txn, under one compare
 // more.
 //
-//	guard, err := etcdfence.Bind(ctx, client, store, term)   // once a term; store is the *etcdstore.Store of the election
+//	guard, err := etcdfence.Bind(ctx, client, store, term) // once a term; store: *etcdstore.Store
 //	resp, err := guard.Txn(ctx).
 //		If(clientv3.Compare(clientv3.Version("config"), "=", 3)).
 //		Then(clientv3.OpPut("config", "…")).
-//		Commit()                                             // err is a *fence.StaleError if the claim is gone
+//		Commit() // err is a *fence.StaleError if the claim is gone
 //
 // A *clientv3.Client is the clientv3.KV that is asked for. Guard.Txn takes the place of Client.Txn:
 // resp is what etcd would have answered to the user's own If, Then and Else, so a failed compare of
 // his is still resp.Succeeded == false and no error. The compare that is added costs no round trip.
 //
-// # What it guarantees
-//
-// Bound to the election's own cluster ([Bind]), a Txn applies only while the claim holds the name,
-// in etcd's own order: the key stands with the term's token as its create revision. That is
-// stronger than a growing number: a write is refused from the moment the claim is removed, even
-// before the next leader writes. A claim that is moved to another lease keeps its create revision.
-// The next leader leads only after the removal, so there is nothing to raise, and every read of it
-// comes after the last write of the old one. It needs no clock. Of a lock it is the process's claim
-// that is compared, which those who hand the lock on inside the process share; a reader's or a
-// semaphore's term cannot be bound, since others hold beside it.
+// Bound to the election's own cluster ([Bind]), a Txn applies only while the claim holds the name:
+// the key stands with the term's token as its create revision. So a write is refused from the
+// moment the claim is removed, even before the next leader writes, and there is nothing to raise:
+// every read of the next leader comes after the last write of the old one. Of a lock it is the
+// process's claim that is compared, which those who hand the lock on inside the process share; a
+// reader's or a semaphore's term cannot be bound, since others hold beside it.
 //
 // For keys in another etcd cluster [Raise] keeps the newest token in a key there, and a Txn applies
 // only while that is its own. Raise it before the first read.
 //
-// # What it cannot
-//
-// One Txn is one step; two are not. Writes that use the client beside the guard are not fenced. In
-// a cluster that was restored from a snapshot claims stand again with their old create revisions,
-// so a leader of that moment still passes there until its restored lease ends; restored, or started
-// on an empty disk, with the same flags it has the same ID, so that nothing tells it from the old
-// one: use a new --initial-cluster-token, or --bump-revision and --mark-compacted (see
-// fence.Stamp.From). A Txn answered by a cluster with another ID than the store's ends in a
-// *fence.OriginError, which then does not say that nothing was written. A guarded Txn has room for
-// one operation less than the server's limit (--max-txn-ops, 128), and one that only reads goes
-// through etcd's log as a write does. With etcd's authentication the client needs leave to read the
-// claim's key (<prefix><name>/), or to write the fence's.
+// A guarded Txn has room for one operation less than the server's limit (--max-txn-ops, 128), and
+// one that only reads goes through etcd's log as a write does. With etcd's authentication the
+// client needs leave to read the claim's key (<prefix><name>/), or to write the fence's. What a
+// restored cluster changes: docs/fencing.md and fence.Stamp.From.
 package etcdfence
 
 import (
@@ -44,7 +32,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
+	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -63,10 +51,10 @@ type Store interface {
 type Guard struct {
 	kv     clientv3.KV
 	stamp  fence.Stamp
-	origin string       // of the cluster that has to answer; empty: any
-	holds  clientv3.Cmp // that no newer leader has been here
-	why    clientv3.Op  // reads what Judge needs
-	judge  func(*clientv3.GetResponse) error
+	origin string                            // of the cluster that has to answer; empty: any
+	holds  clientv3.Cmp                      // that no newer leader has been here
+	why    clientv3.Op                       // reads what judge needs
+	judge  func(*clientv3.GetResponse) error // why a Txn was refused
 }
 
 // Bind returns a guard for Txns in the cluster that keeps the election. It makes two reads, one
@@ -111,7 +99,7 @@ func claimOf(t fence.Term) primacy.Token {
 // claimGuard compares the claim's create revision, and nothing else: its lease, its value and its
 // mod revision change in a term.
 func claimGuard(kv clientv3.KV, s fence.Stamp, key string, claim primacy.Token) *Guard {
-	line := key[:len(key)-len(lastPart(key))]
+	line := key[:strings.LastIndexByte(key, '/')+1]
 	return &Guard{kv: kv, stamp: s, origin: s.Origin,
 		holds: clientv3.Compare(clientv3.CreateRevision(key), "=", int64(claim)),
 		why:   clientv3.OpGet(line, append(clientv3.WithFirstCreate(), clientv3.WithPrefix(), clientv3.WithKeysOnly())...),
@@ -124,64 +112,41 @@ func claimGuard(kv clientv3.KV, s fence.Stamp, key string, claim primacy.Token) 
 		}}
 }
 
-// lastPart returns what follows the last slash.
-func lastPart(key string) string {
-	for i := len(key) - 1; i >= 0; i-- {
-		if key[i] == '/' {
-			return key[i+1:]
-		}
-	}
-	return key
-}
-
 func originOf(cluster uint64) string { return "etcd/" + strconv.FormatUint(cluster, 16) }
 
-// Txn returns a Txn under the fence, to be used as one of the client's. Its Commit returns what
-// etcd answered to the caller's own If, Then and Else. The error is a *fence.StaleError, a
-// *fence.OriginError or fence.ErrNotRaised if nothing was applied because of the fence; after any
-// other error, or the end of ctx, whether it was applied is unknown.
+// Txn returns a Txn under the fence, to be used by one goroutine as one of the client's. Its Commit
+// returns what etcd answered to the caller's own If, Then and Else. The error is a
+// *fence.StaleError, a *fence.OriginError or fence.ErrNotRaised if nothing was applied because of
+// the fence; after any other error, or the end of ctx, whether it was applied is unknown.
 func (g *Guard) Txn(ctx context.Context) clientv3.Txn { return &txn{g: g, ctx: ctx} }
 
-// txn collects what the caller's Txn is made of.
+// txn is the caller's Txn while it is put together: a clientv3.Txn, for one goroutine.
 type txn struct {
-	g   *Guard
-	ctx context.Context
-
-	mu    sync.Mutex
+	g     *Guard
+	ctx   context.Context
 	cmps  []clientv3.Cmp
 	thens []clientv3.Op
 	elses []clientv3.Op
 }
 
-// If implements clientv3.Txn.
 func (t *txn) If(cs ...clientv3.Cmp) clientv3.Txn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.cmps = append(t.cmps, cs...)
 	return t
 }
 
-// Then implements clientv3.Txn.
 func (t *txn) Then(ops ...clientv3.Op) clientv3.Txn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.thens = append(t.thens, ops...)
 	return t
 }
 
-// Else implements clientv3.Txn.
 func (t *txn) Else(ops ...clientv3.Op) clientv3.Txn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.elses = append(t.elses, ops...)
 	return t
 }
 
-// Commit implements clientv3.Txn. The caller's Txn is nested in one whose only compare is the
-// fence: so its own failed compares and the fence's are told apart.
+// Commit nests the caller's Txn in one whose only compare is the fence: so the caller's own failed
+// compares and the fence's are told apart.
 func (t *txn) Commit() (*clientv3.TxnResponse, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	g := t.g
 	outer, err := g.kv.Txn(t.ctx).If(g.holds).Then(clientv3.OpTxn(t.cmps, t.thens, t.elses)).Else(g.why).Commit()
 	if err != nil {

@@ -51,8 +51,8 @@ func Raise(ctx context.Context, kv clientv3.KV, key string, s fence.Stamp) (*Gua
 	}
 }
 
-// Adopt is an operator's word that from now on s counts, whatever key holds: after the store of the
-// election was restored or replaced. Before it, make sure that no leader of the old store runs.
+// Adopt makes s count, whatever key holds. It is for an operator, after the store of the election
+// was restored or replaced, who has made sure that no leader of the old store runs.
 func Adopt(ctx context.Context, kv clientv3.KV, key string, s fence.Stamp) error {
 	text, err := encode(key, s)
 	if err != nil {

@@ -3,28 +3,21 @@
 //
 //	err := filefence.Write(ctx, "/srv/app/config.json", data, 0o644, fence.Of(term))
 //
-// # What it guarantees
-//
 // Writers of one file take turns under a lock. Each compares its token with the largest that the
 // file has seen, and both are on the disk before Write returns. A smaller token gets a
 // *fence.StaleError and the file is untouched. Whoever reads the file, without asking this package,
-// sees all of one version: a crash at any point leaves the old one or the new one. A symbolic link
-// stays a link (what it points to is replaced); mode, owner and group are kept.
+// sees all of one version, after a crash too. A symbolic link stays a link (what it points to is
+// replaced); mode, owner and group are kept.
 //
 // Beside a file F stand .F.lock, which must never be removed, and .F.fence, which holds the largest
-// token; .F.fence-new is a version that is being written, and one that was left behind is removed
+// token; .F.fence-new is a version that is being written, and one that a crash has left is removed
 // without asking. So a name has up to 244 bytes, and names of these shapes cannot be written
-// themselves. A path means what the system takes it for, ".." behind a symbolic link too. Its
-// folder is opened once: one that is moved while Write runs takes lock, fence and file along, and
-// what stands at the path by then is not touched.
-//
-// # What it cannot
+// themselves.
 //
 // It binds only writers that use it. A process that is stopped inside Write holds the lock: its
-// successor waits until its context ends, and gets an error that says so; kill the stopped one. The
-// lock is flock(2): on NFS a server that restarts can lose it, and two writers may then come
-// between each other, so use a local disk there. Hard links, extended attributes and ACLs of the
-// old file are not carried over. What several files say together is not one step.
+// successor waits until its context ends, and gets an error that says so; kill the stopped one. On
+// NFS a server that restarts can lose the lock: use a local disk. Hard links, extended attributes
+// and ACLs of the old file are not carried over. More: docs/fencing.md.
 package filefence
 
 import (
@@ -64,9 +57,9 @@ func Read(ctx context.Context, path string, s fence.Stamp) (data []byte, err err
 	return data, err
 }
 
-// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store
-// of the election was restored or replaced, or to mend a damaged .fence file. Before it, make sure
-// that no leader of the old store runs.
+// Adopt makes s count, whatever the fence knew. It is for an operator, after the store of the
+// election was restored or replaced or a .fence file was damaged, who has made sure that no leader
+// of the old store runs.
 func Adopt(ctx context.Context, path string, s fence.Stamp) error {
 	f, err := lock(ctx, path, s)
 	if err != nil {

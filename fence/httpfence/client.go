@@ -3,7 +3,6 @@ package httpfence
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,7 +23,7 @@ const (
 	KnownHeader   = "Primacy-Known"   // of a refusal: the origin known
 )
 
-// Types of problems, see the package's page.
+// The types of problems.
 const (
 	typeStale    = "urn:primacy:stale-token"
 	typeOrigin   = "urn:primacy:other-origin"
@@ -70,7 +69,11 @@ func ClientFrom(t fence.Term, store any) *http.Client {
 // response, so that a caller who looks at no status cannot take it for success; http.Client wraps
 // both, errors.Is and errors.As find them. Every other response is returned as it is.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := t.ready(); err != nil {
+	err := t.Stamp.Valid()
+	if err == nil && t.Check != nil {
+		err = t.Check()
+	}
+	if err != nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
@@ -97,16 +100,6 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-func (t *Transport) ready() error {
-	if err := t.Stamp.Valid(); err != nil {
-		return err
-	}
-	if t.Check == nil {
-		return nil
-	}
-	return t.Check()
-}
-
 // refusal returns the error in a 412 of a fence, and closes the body; nil for any other response,
 // which is not touched. It looks at headers only: the answer to HEAD has no body.
 func (t *Transport) refusal(resp *http.Response) error {
@@ -121,10 +114,11 @@ func (t *Transport) refusal(resp *http.Response) error {
 	case kind == typeStale && err == nil:
 		return &fence.StaleError{Name: t.Stamp.Name, Token: t.Stamp.Token, Largest: largest}
 	case kind == typeOrigin && err == nil:
-		return &fence.OriginError{Name: t.Stamp.Name, Token: t.Stamp.Token, Origin: t.Stamp.Origin, Largest: largest, Known: h.Get(KnownHeader)}
+		return &fence.OriginError{Name: t.Stamp.Name, Token: t.Stamp.Token, Origin: t.Stamp.Origin, Largest: largest,
+			Known: h.Get(KnownHeader)}
 	}
-	return fmt.Errorf("fence %q: token %d is refused, but why cannot be read: %s %q, %s %q", t.Stamp.Name, t.Stamp.Token,
-		ProblemHeader, h.Get(ProblemHeader), LargestHeader, h.Get(LargestHeader))
+	return fmt.Errorf("fence %q: token %d is refused, but why cannot be read: %s %q, %s %q", t.Stamp.Name,
+		t.Stamp.Token, ProblemHeader, h.Get(ProblemHeader), LargestHeader, h.Get(LargestHeader))
 }
 
 // Raise makes the fence at rawURL refuse tokens smaller than the client's from now on, and returns
@@ -150,6 +144,6 @@ func Raise(ctx context.Context, client *http.Client, rawURL string) error {
 	if json.Unmarshal(text, &p) == nil && p.Detail != "" {
 		return fmt.Errorf("raise the fence at %s: %s: %s", req.URL.Redacted(), resp.Status, p.Detail)
 	}
-	return fmt.Errorf("raise the fence at %s: %s: %w", req.URL.Redacted(), resp.Status,
-		errors.New("no fence answers there: wrap the server's handler with httpfence"))
+	return fmt.Errorf("raise the fence at %s: %s: no fence answers there: wrap the server's handler with httpfence",
+		req.URL.Redacted(), resp.Status)
 }

@@ -25,27 +25,20 @@
 // headers Primacy-Problem, Primacy-Largest and Primacy-Known say the same), 428
 // urn:primacy:token-required, 400 urn:primacy:bad-token, 503 urn:primacy:not-ready.
 //
-// # What it guarantees
+// # What it guarantees, and what it cannot
 //
-// The largest token is on the disk before the handler runs, so a server that crashes and comes back
-// refuses what it refused before. Handlers under one token run side by side. A larger token is
-// admitted at once, which refuses every smaller one that comes after; its handler runs only when
-// those under smaller tokens have returned. They are told to: their contexts end with a
-// *fence.StaleError, and reading a body that a stopped client does not finish fails. A connection
-// whose request was cut off so is closed after the answer, so that no later request meets what is
-// left of it. So what handlers do before they return is in the order of tokens.
-//
-// # What it cannot
+// The largest token is on the disk before the handler runs. Handlers under one token run side by
+// side. A larger token is admitted at once, which refuses every smaller one that comes after; its
+// handler runs only when those under smaller tokens have returned. They are told to: their contexts
+// end with a *fence.StaleError, and reading a body that a stopped client does not finish fails. So
+// what handlers do before they return is in the order of tokens.
 //
 // What a handler leaves behind in goroutines, queues or other services is not held: those need a
 // fence of their own, for which the handler finds the stamp in its context ([StampOf]). A handler
 // that ignores its context and never returns keeps the next leader out (503 when the client gives
-// up): one or the other must give. http.TimeoutHandler answers while its handler still runs: put it
-// outside, around the wrapped handler; give the server a ReadTimeout then, since what
-// TimeoutHandler hands on cannot be interrupted in the middle of a body. httputil.ReverseProxy
-// gives up a request whose context ends while the server behind it may go on: put the fence into
-// that server. Several server processes need one memory and one gate: put the token into their
-// common database instead (package sqlfence). GET, HEAD, OPTIONS and TRACE without a token pass,
-// since readers are no leaders; a handler that writes on GET is not fenced. Whoever can reach the
-// server can send any token: authenticate clients as ever.
+// up). Put http.TimeoutHandler around the wrapped handler, never inside: it answers while its
+// handler still runs. Several server processes need one memory and one gate: put the token into
+// their common database instead (package sqlfence). GET, HEAD, OPTIONS and TRACE without a token
+// pass, since readers are no leaders; a handler that writes on GET is not fenced. Whoever can reach
+// the server can send any token: authenticate clients as ever. More: docs/fencing.md.
 package httpfence

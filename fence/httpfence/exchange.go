@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,7 +19,8 @@ import (
 // on the connection, which may be another leader's, by way of a proxy. So there
 //
 //	no deadline is set once the body has been read to its end,
-//	an answer says Connection: close if its header is written after the deadline was set, or before the body has ended,
+//	an answer says Connection: close if its header is written after the deadline was set,
+//	or before the body has ended,
 //
 // and net/http then reads no more from that connection.
 type exchange struct {
@@ -26,13 +28,14 @@ type exchange struct {
 	request *http.Request
 	old     bool // HTTP/1
 
-	mu       sync.Mutex
-	begun    bool // reading the body
-	ended    bool // the body; net/http may read ahead
-	header   bool // written, or decided
-	duplex   bool
-	hijacked bool // no more requests come on this connection, and its reads are the handler's
-	cut      bool // the read deadline is set
+	begun    atomic.Bool // the handler reads the body
+	ended    atomic.Bool // the body has been read; net/http may read ahead
+	duplex   atomic.Bool // the handler writes before it has read
+	hijacked atomic.Bool // no more requests come on this connection, and its reads are the handler's
+
+	mu     sync.Mutex
+	header bool // written, or decided
+	cut    bool // the read deadline is set
 }
 
 // drainLimit is how much of a body net/http itself reads before an answer, to keep the connection.
@@ -40,7 +43,9 @@ const drainLimit = 256 << 10
 
 func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{w: w, request: r, old: r.ProtoMajor < 2}
-	if x.ended = r.Body == nil || r.Body == http.NoBody; !x.ended {
+	if r.Body == nil || r.Body == http.NoBody {
+		x.ended.Store(true)
+	} else {
 		r.Body = &body{x, r.Body} // r is a copy of ours
 	}
 	return x
@@ -52,7 +57,7 @@ func (x *exchange) interrupt() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	c := http.NewResponseController(x.w)
-	if !x.ended || !x.old || x.hijacked {
+	if !x.ended.Load() || !x.old || x.hijacked.Load() {
 		x.cut = true
 		_ = c.SetReadDeadline(time.Unix(1, 0)) // where the server cannot, the handler's context must do
 	}
@@ -65,17 +70,18 @@ func (x *exchange) beforeHeader() {
 		return
 	}
 	x.mu.Lock()
-	first, drain := !x.header, !x.ended && !x.duplex && (x.begun || !strings.Contains(strings.ToLower(x.request.Header.Get("Expect")), "100-continue"))
+	decided := x.header
 	x.mu.Unlock()
-	if !first {
+	if decided {
 		return
 	}
-	if drain { // as net/http would now, unseen by us
+	waits := strings.Contains(strings.ToLower(x.request.Header.Get("Expect")), "100-continue") && !x.begun.Load()
+	if !x.ended.Load() && !x.duplex.Load() && !waits { // as net/http would now, unseen by us
 		_, _ = io.CopyN(io.Discard, x.request.Body, drainLimit+1)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.header = true; !x.ended || x.cut {
+	if x.header = true; !x.ended.Load() || x.cut {
 		x.w.Header().Set("Connection", "close")
 	}
 }
@@ -105,14 +111,10 @@ type body struct {
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	b.x.mu.Lock()
-	b.x.begun = true
-	b.x.mu.Unlock()
+	b.x.begun.Store(true)
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
-		b.x.mu.Lock()
-		b.x.ended = true
-		b.x.mu.Unlock()
+		b.x.ended.Store(true)
 	}
 	return n, err
 }
@@ -159,16 +161,12 @@ func (w *writer) FlushError() error {
 // Hijack hands the connection over.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	w.x.mu.Lock()
-	w.x.hijacked = err == nil
-	w.x.mu.Unlock()
+	w.x.hijacked.Store(err == nil)
 	return c, rw, err
 }
 
 // EnableFullDuplex lets the handler write before it has read.
 func (w *writer) EnableFullDuplex() error {
-	w.x.mu.Lock()
-	w.x.duplex = true
-	w.x.mu.Unlock()
+	w.x.duplex.Store(true)
 	return http.NewResponseController(w.ResponseWriter).EnableFullDuplex()
 }

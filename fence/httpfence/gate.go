@@ -19,21 +19,21 @@ import (
 type gate struct {
 	memory Memory
 	name   string
-	turn   chan struct{} // full while somebody uses the memory; a context can wait for it
+	turn   chan struct{} // full while somebody has the turn to use the memory
 
 	mu     sync.Mutex  // never held while the memory is asked: a handler must be able to leave
 	last   fence.Stamp // the largest known
 	loaded bool        // last is what the memory holds
 	safe   bool        // and was stored by us, so that it is there after a crash, too
 	inside map[*running]struct{}
-	left   chan struct{} // closed when one leaves, and made anew
+	change chan struct{} // closed when a handler has returned, and made anew
 }
 
 // running is a handler.
 type running struct {
-	stamp   fence.Stamp
-	stop    func(why error) // tells it to return; called once at most, while it has not left
-	stopped bool
+	stamp fence.Stamp
+	end   func(why error) // tells it to return; called once at most, while it is inside
+	told  bool
 }
 
 // memoryLimit is how long a memory may take. Its context is not the request's: a client that goes
@@ -59,7 +59,7 @@ func gateOf(m Memory, name string) (*gate, error) {
 	g, ok := gates.Load(place{m, name})
 	if !ok {
 		g, _ = gates.LoadOrStore(place{m, name}, &gate{memory: m, name: name, turn: make(chan struct{}, 1),
-			inside: map[*running]struct{}{}, left: make(chan struct{})})
+			inside: map[*running]struct{}{}, change: make(chan struct{})})
 	}
 	return g.(*gate), nil
 }
@@ -70,15 +70,15 @@ func (g *gate) enter(ctx context.Context, h *running) error {
 		if err := g.raise(ctx, h.stamp); err != nil {
 			return err
 		}
-		in, left := g.admit(h)
+		in, change := g.admit(h)
 		if in {
 			return nil
 		}
-		if left == nil {
+		if change == nil {
 			continue // another token was raised meanwhile
 		}
 		select {
-		case <-left:
+		case <-change:
 		case <-ctx.Done():
 			return fmt.Errorf("requests under a smaller token are still being handled: %w", context.Cause(ctx))
 		}
@@ -86,33 +86,33 @@ func (g *gate) enter(ctx context.Context, h *running) error {
 }
 
 // admit lets h in, or tells those under other tokens to return and gives what is closed when one
-// has. Neither where h's stamp is not the largest.
-func (g *gate) admit(h *running) (in bool, left chan struct{}) {
+// has. It does neither where h's stamp is not the largest.
+func (g *gate) admit(h *running) (in bool, change chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.safe || g.last != h.stamp {
 		return false, nil
 	}
-	if g.stopOthers(h.stamp) > 0 {
-		return false, g.left
+	if g.endOthersLocked(h.stamp) > 0 {
+		return false, g.change
 	}
 	g.inside[h] = struct{}{}
 	return true, nil
 }
 
-// stopOthers tells every handler under another stamp than s to return, and counts them. The caller
-// has the lock, and s is the largest.
-func (g *gate) stopOthers(s fence.Stamp) int {
+// endOthersLocked tells every handler under another stamp than s, the largest, to return, and
+// counts them. The caller holds mu.
+func (g *gate) endOthersLocked(s fence.Stamp) int {
 	n := 0
 	for h := range g.inside {
-		same := h.stamp.Token == s.Token && (h.stamp.Origin == "" || h.stamp.Origin == s.Origin) // a fence may learn the origin
-		if same {
+		// The fence may learn the origin of a token.
+		if h.stamp.Token == s.Token && (h.stamp.Origin == "" || h.stamp.Origin == s.Origin) {
 			continue
 		}
 		n++
-		if !h.stopped { // once: each stop gives it a second for its answer
-			h.stopped = true
-			h.stop(&fence.StaleError{Name: h.stamp.Name, Token: h.stamp.Token, Largest: s.Token})
+		if !h.told { // once: each time it would get a second more for its answer
+			h.told = true
+			h.end(&fence.StaleError{Name: h.stamp.Name, Token: h.stamp.Token, Largest: s.Token})
 		}
 	}
 	return n
@@ -123,14 +123,14 @@ func (g *gate) leave(h *running) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.inside, h)
-	close(g.left)
-	g.left = make(chan struct{})
+	close(g.change)
+	g.change = make(chan struct{})
 }
 
 // raise makes s the largest known, or returns why it is not.
 func (g *gate) raise(ctx context.Context, s fence.Stamp) error {
-	if m, ok := g.memory.(interface{ open() error }); ok {
-		if err := m.open(); err != nil {
+	if m, ok := g.memory.(interface{ usable() error }); ok {
+		if err := m.usable(); err != nil {
 			return err
 		}
 	}
@@ -138,14 +138,10 @@ func (g *gate) raise(ctx context.Context, s fence.Stamp) error {
 		return err
 	}
 	return g.alone(ctx, func(ctx context.Context) error {
+		if err := g.load(ctx); err != nil {
+			return err
+		}
 		if done, err := g.known(s); done {
-			return err
-		}
-		last, err := g.load(ctx)
-		if err != nil {
-			return err
-		}
-		if err := s.After(last); err != nil {
 			return err
 		}
 		return g.store(ctx, s)
@@ -163,35 +159,31 @@ func (g *gate) known(s fence.Stamp) (bool, error) {
 	return err != nil || g.safe && s == g.last, err
 }
 
-// load returns the largest stamp, from the memory where it is not known. The caller is alone.
-func (g *gate) load(ctx context.Context) (fence.Stamp, error) {
+// load reads the largest stamp from the memory where it is not known. The caller has the turn.
+func (g *gate) load(ctx context.Context) error {
 	g.mu.Lock()
-	last, loaded := g.last, g.loaded
+	loaded := g.loaded
 	g.mu.Unlock()
 	if loaded {
-		return last, nil
+		return nil
 	}
 	last, err := g.memory.Load(ctx, g.name)
 	if err != nil {
-		return last, fmt.Errorf("the largest token cannot be read: %w", err)
+		return fmt.Errorf("the largest token cannot be read: %w", err)
 	}
 	g.set(last, true, false)
-	return last, nil
+	return nil
 }
 
-// store makes s the largest, in the memory first. The caller is alone.
+// store makes s the largest, in the memory first. The caller has the turn.
 func (g *gate) store(ctx context.Context, s fence.Stamp) error {
+	var now fence.Stamp
 	stored := false
-	defer func() {
-		if !stored { // by an error or a panic; whether it is there now is unknown
-			g.set(fence.Stamp{}, false, false)
-		}
-	}()
+	defer func() { g.set(now, stored, stored) }() // unknown after an error or a panic
 	if err := g.memory.Store(ctx, s); err != nil {
 		return fmt.Errorf("the token cannot be stored: %w", err)
 	}
-	stored = true
-	g.set(s, true, true)
+	now, stored = s, true
 	return nil
 }
 
@@ -236,7 +228,7 @@ func (g *gate) adopt(ctx context.Context, s fence.Stamp) error {
 	if err := g.alone(ctx, func(ctx context.Context) error { return g.store(ctx, s) }); err != nil {
 		return err
 	}
-	h := &running{stamp: s, stop: func(error) {}}
+	h := &running{stamp: s, end: func(error) {}}
 	if err := g.enter(ctx, h); err != nil {
 		return err
 	}

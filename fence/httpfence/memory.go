@@ -91,8 +91,8 @@ func (m *Folder) Close() {
 	})
 }
 
-// open is asked where the memory itself need not be read.
-func (m *Folder) open() error {
+// usable is asked where the memory itself need not be read.
+func (m *Folder) usable() error {
 	if m.closed.Load() {
 		return errClosed
 	}

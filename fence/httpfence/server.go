@@ -46,9 +46,8 @@ func StampOf(ctx context.Context) (fence.Stamp, bool) {
 
 type stampKey struct{}
 
-// Wrap returns next behind the fence. What ends the request early stays outside:
-// http.TimeoutHandler answers while its handler still runs, so put it around the wrapped handler,
-// never inside.
+// Wrap returns next behind the fence. Put http.TimeoutHandler around what it returns, never inside:
+// it answers while its handler still runs.
 func (f *Fence) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s, bad := f.stamp(r)
@@ -68,7 +67,7 @@ func (f *Fence) Wrap(next http.Handler) http.Handler {
 		ctx, cancel := context.WithCancelCause(context.WithValue(r.Context(), stampKey{}, s))
 		defer cancel(nil)
 		x := newExchange(w, r.WithContext(ctx))
-		h := &running{stamp: s, stop: func(why error) { cancel(why); x.interrupt() }}
+		h := &running{stamp: s, end: func(why error) { cancel(why); x.interrupt() }}
 		if err := g.enter(ctx, h); err != nil {
 			refuse(s, err).write(w)
 			return
@@ -84,9 +83,9 @@ func (f *Fence) Wrap(next http.Handler) http.Handler {
 	})
 }
 
-// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store
-// of the election was restored or replaced. Handlers that run are waited for. Before it, make sure
-// that no leader of the old store runs.
+// Adopt makes s count, whatever the fence knew, and waits for handlers that run. It is for an
+// operator, after the store of the election was restored or replaced, who has made sure that no
+// leader of the old store runs.
 func (f *Fence) Adopt(ctx context.Context, s fence.Stamp) error {
 	if err := f.about(s); err != nil {
 		return err
@@ -160,7 +159,8 @@ func refuse(s fence.Stamp, err error) *problem {
 		return &problem{Type: typeOrigin, Status: http.StatusPreconditionFailed, Title: "token of another store", Detail: err.Error(),
 			Name: s.Name, Token: s.Token, Largest: other.Largest, Origin: other.Origin, Known: other.Known}
 	}
-	return &problem{Type: typeNotReady, Status: http.StatusServiceUnavailable, Title: "the fence is not ready", Detail: err.Error(), Name: s.Name, Token: s.Token}
+	return &problem{Type: typeNotReady, Status: http.StatusServiceUnavailable, Title: "the fence is not ready",
+		Detail: err.Error(), Name: s.Name, Token: s.Token}
 }
 
 func (p *problem) write(w http.ResponseWriter) {

@@ -10,24 +10,15 @@
 // leaders may each have a fence and data of their own. Set its MaxRetries to -1: it repeats by
 // itself a command whose answer was lost, and the error is then that of the last attempt only.
 //
-// # What it guarantees
+// Redis runs a script alone. After a newer leader's Raise every older token gets a
+// *fence.StaleError and nothing is written. In a cluster the fence's key and the keys written must
+// share a hash slot, which a tag in braces gives them ("{ledger}:fence", "{ledger}:total"); the
+// server refuses the script otherwise (CROSSSLOT).
 //
-// Redis runs a script alone. A write lands only while the newest token raised is its own: after a
-// newer leader's Raise every older token gets a *fence.StaleError and nothing is written. In a
-// cluster the fence's key and the keys written must share a hash slot, which a tag in braces gives
-// them ("{ledger}:fence", "{ledger}:total"); the server refuses the script otherwise (CROSSSLOT).
-//
-// # What it cannot
-//
-// It holds until Redis loses writes. A replica that is promoted may not know the newest token
-// (replication is asynchronous; WAIT makes that rarer, not impossible), a restart without
-// appendfsync always may not either, and nothing told the leaders. Where the loss shows, it is
-// told: a write under a token newer than the one Redis knows, or with no fence there at all
-// (FLUSHALL, an eviction), gets fence.ErrNotRaised instead of opening the fence. Ask the term's
-// Check then, and only if it says yes raise again, and read again what was lost with it. Set
-// maxmemory-policy to noeviction or volatile-*: under allkeys-* the fence itself may be evicted. A
-// script that fails half way keeps what it wrote, as ever in Redis. For data that must not be lost,
-// use a fence in etcd or SQL.
+// It holds until Redis loses writes: by the promotion of a replica, a restart without appendfsync
+// always, an eviction, FLUSHALL. Where the loss shows, a write gets fence.ErrNotRaised. A script
+// that fails half way keeps what it wrote, as ever in Redis. For data that must not be lost, use a
+// fence in etcd or SQL. More: docs/fencing.md.
 package redisfence
 
 import (
@@ -66,9 +57,8 @@ func Raise[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp) erro
 	return err
 }
 
-// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store
-// of the election was restored or replaced. Before it, make sure that no leader of the old store
-// runs.
+// Adopt makes s count, whatever the fence knew. It is for an operator, after the store of the
+// election was restored or replaced, who has made sure that no leader of the old store runs.
 func Adopt[C Cmd](ctx context.Context, c Client[C], f Fence, s fence.Stamp) error {
 	if err := f.check(s); err != nil {
 		return err

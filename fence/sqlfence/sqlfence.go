@@ -12,36 +12,24 @@
 // Do begins, raises the fence, runs the function and commits. Whoever has a transaction already
 // calls [Fence.Raise] as its first statement; with pgx, [RaisePgx]. This package imports no driver.
 //
-// # What it guarantees
-//
 // A transaction that has raised the fence under a token commits only if no larger token was there
 // before it, and no transaction under a larger token gets past its own Raise until this one has
 // ended. So committed transactions are in the order of their tokens, and each leader reads all that
-// older ones have committed. It needs no clock, and holds under every isolation level.
+// older ones have committed, under every isolation level. Transactions of one leader run side by
+// side on PostgreSQL: they share the row's lock. The first ones of a new leader take turns, and on
+// SQLite all writers do.
 //
 // Raise must be the transaction's first statement. Under READ COMMITTED what was read before it may
 // be old by the time the fence is raised; under REPEATABLE READ and SERIALIZABLE the database ends
-// such a transaction with a serialization failure (40001), to be repeated as ever. Transactions of
-// one leader run side by side on PostgreSQL: they share the row's lock. The first ones of a new
-// leader take turns, and on SQLite all writers do.
-//
-// # What it cannot
-//
-// A savepoint is no transaction: when it is rolled back PostgreSQL lets the row go, SQLite forgets
-// the token, and the transaction around it goes on without a fence. Raise before the first
-// SAVEPOINT; pgx's nested Begin makes one, and RaisePgx refuses what it returns.
+// such a transaction with a serialization failure (40001), to be repeated as ever. A savepoint that
+// is rolled back takes the fence along: raise before the first one.
 //
 // A leader that is stopped inside a transaction holds the row's lock, and its successor's Raise
-// waits. Set [Fence.Idle], and PostgreSQL ends such a transaction by itself if it is stopped
-// between two statements. One stopped in the middle of COPY, or with rows that it has read half, is
-// not idle to PostgreSQL: kill that process, or end its session from another one (pg_blocking_pids
-// of the waiting session names it, pg_terminate_backend ends it). A leader that goes on after its
-// term, with transactions that overlap without end, holds its successor up as well: let them end
-// with the term's context. Statements outside a transaction that has raised the fence are not
-// fenced. An asynchronous replica that is promoted may have lost the row's newest state, with the
-// newest data. Tokens above 2^63-1 do not fit a bigint and are refused.
-//
-// MySQL is not offered: it is not tested here.
+// waits: see [Fence.Idle]. One that goes on after its term, with transactions that overlap without
+// end, holds its successor up as well: let them end with the term's context. An asynchronous
+// replica that is promoted may have lost the row's newest state, with the newest data. Tokens above
+// 2^63-1 do not fit a bigint and are refused. MySQL is not offered: it is not tested here. More:
+// docs/fencing.md.
 package sqlfence
 
 import (
@@ -162,9 +150,8 @@ func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fen
 	return f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row { return tx.QueryRow(ctx, query, args...) })
 }
 
-// Adopt is an operator's word that from now on s counts, whatever the fence knew: after the store
-// of the election was restored or replaced. Before it, make sure that no leader of the old store
-// runs.
+// Adopt makes s count, whatever the fence knew. It is for an operator, after the store of the
+// election was restored or replaced, who has made sure that no leader of the old store runs.
 func (f Fence) Adopt(ctx context.Context, db *sql.DB, s fence.Stamp) error {
 	if err := f.check(s); err != nil {
 		return err

@@ -17,15 +17,15 @@ import (
 // Request is one call on one connection.
 type Request func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error
 
-// Call does fn at the current member, and where that fails, once at each other one while ctx
-// lives: fn must be safe to repeat. Doubt says that some attempt may have been executed, or may
-// be executed later, though call failed or a later attempt succeeded.
+// Call does fn at the current member and, where that fails, once at each other one while ctx lives:
+// fn may be repeated. Doubt says that some attempt may have been carried out, or may be later,
+// whatever err says.
 func (w *Wire) Call(ctx context.Context, verb string, fn Request) (doubt bool, err error) {
 	o := w.try(ctx, fn)
 	return o.Doubt, w.Explain(ctx, verb, o)
 }
 
-// Explain returns the error of a call in words for people, to the caller whose context ctx is.
+// Explain returns the error of a call in words for people. Ctx is the caller's.
 func (w *Wire) Explain(ctx context.Context, verb string, o Outcome) error {
 	switch {
 	case o.Err == nil:
@@ -42,7 +42,7 @@ func (w *Wire) Explain(ctx context.Context, verb string, o Outcome) error {
 // Outcome is how a call ended.
 type Outcome struct {
 	At        Link  // the last member asked; none if there was none to ask
-	Doubt     bool  // see call
+	Doubt     bool  // see Call
 	untrusted bool  // no member's certificate was accepted, or none accepted ours
 	Err       error // of the last attempt, as gRPC has it
 }
@@ -91,32 +91,34 @@ func (w *Wire) blame(ctx context.Context, err error, took time.Duration) bool {
 // bigAnswers lifts gRPC's limit of 4 MiB on an answer: a long line with large values has more.
 var bigAnswers = grpc.MaxCallRecvMsgSize(1<<31 - 1)
 
-// Txn runs one Txn, which must be safe to repeat; see Call for doubt. What names it in an error.
-func (w *Wire) Txn(ctx context.Context, what string, req *pb.TxnRequest) (resp *pb.TxnResponse, doubt bool, err error) {
+// Txn runs one Txn, which may be repeated; for doubt see Call. What names it in an error.
+func (w *Wire) Txn(ctx context.Context, what string, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	resp, o := w.Send(ctx, req)
 	return resp, o.Doubt, w.Explain(ctx, what, o)
 }
 
-// Send runs one Txn, and leaves it to the caller to explain the error.
-func (w *Wire) Send(ctx context.Context, req *pb.TxnRequest) (resp *pb.TxnResponse, o Outcome) {
+// ask makes one request, as Call does, by a method of one of etcd's clients.
+func ask[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, w *Wire,
+	client func(grpc.ClientConnInterface) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), req Q,
+) (resp R, o Outcome) {
 	o = w.try(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewKVClient(conn).Txn(ctx, req, opts...); err != nil {
+		if resp, err = method(client(conn), ctx, req, opts...); err != nil {
 			return err
 		}
-		return w.Same(resp.Header)
+		return w.Same(resp.GetHeader())
 	})
 	return resp, o
 }
 
+// Send runs one Txn without explaining its error.
+func (w *Wire) Send(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, Outcome) {
+	return ask(ctx, w, pb.NewKVClient, pb.KVClient.Txn, req)
+}
+
 // Get runs one linearizable read. What names it in an error.
-func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (resp *pb.RangeResponse, err error) {
-	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewKVClient(conn).Range(ctx, req, opts...); err != nil {
-			return err
-		}
-		return w.Same(resp.Header)
-	})
-	return resp, err
+func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (*pb.RangeResponse, error) {
+	resp, o := ask(ctx, w, pb.NewKVClient, pb.KVClient.Range, req)
+	return resp, w.Explain(ctx, what, o)
 }
 
 // Do makes a request of the client's own, as Call does. It returns gRPC's own error.
@@ -133,9 +135,8 @@ func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn
 	return o.Doubt, o.Err
 }
 
-// AttemptAt does something at the current member under a limit, and leaves the member where it is
-// to blame for the error: not where innocent says of it that it is not. It returns gRPC's own
-// error.
+// AttemptAt does something at the current member under a limit. It leaves the member that is to
+// blame for the error, unless innocent says otherwise. It returns gRPC's own error.
 func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx context.Context, at Link) error,
 	innocent func(error) bool,
 ) (at Link, err error) {

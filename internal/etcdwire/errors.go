@@ -16,9 +16,8 @@ import (
 // ErrTLS says that no member's certificate, or ours, was accepted.
 var ErrTLS = errors.New("TLS")
 
-// Final says what etcd's answer means for the caller: [driver.ErrGone] or [driver.ErrRefused]
-// where it is final, nil where the outcome is unknown. It is the only place that knows etcd's
-// errors.
+// Final returns [driver.ErrGone] or [driver.ErrRefused] where etcd's answer is final, and nil where
+// the outcome is unknown.
 func Final(err error) error {
 	known := rpctypes.Error(err)
 	for _, e := range []error{rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty,
@@ -32,8 +31,7 @@ func Final(err error) error {
 		return driver.ErrGone
 	}
 	st := status.Convert(err)
-	// The size limit is kept by gRPC itself where a request is far too large, and by etcd where
-	// it is just too large.
+	// gRPC itself refuses a request that is far too large, etcd one that is just too large.
 	if st.Code() == codes.PermissionDenied || st.Code() == codes.ResourceExhausted && strings.Contains(st.Message(),
 		"larger than max") {
 		return driver.ErrRefused
@@ -41,10 +39,9 @@ func Final(err error) error {
 	return nil
 }
 
-// Definite reports whether err proves that etcd has not done and will not do what was asked.
-// Everything else leaves a write that may be executed much later, by a member that was frozen
-// when it arrived. So does ErrNoSpace: a member that finds etcd full only as it applies a Txn
-// carries it out and then answers with this error.
+// Definite reports whether err proves that etcd has not done and will not do what was asked. After
+// any other error a frozen member may carry it out much later. That includes ErrNoSpace: a member
+// that finds etcd full as it applies a Txn carries it out and then answers so.
 func Definite(err error) bool {
 	if Final(err) != nil {
 		return true
@@ -66,9 +63,8 @@ func elsewhere(err error) bool {
 	return strings.Contains(Text(err), "not supported for learner")
 }
 
-// TLSReason returns why the TLS handshake failed, or "" where it was not TLS. gRPC hides it in
-// the text of an Unavailable; taken for a passing fault, an expired certificate would be tried
-// again for ever and never named.
+// TLSReason returns why the TLS handshake failed, "" where it was not TLS. gRPC hides it in the
+// text of an Unavailable; an expired certificate would be tried again for ever and never named.
 func TLSReason(err error) string {
 	st := status.Convert(err)
 	if st.Code() != codes.Unavailable {
@@ -85,9 +81,8 @@ func TLSReason(err error) string {
 	return ""
 }
 
-// Wrap makes the one line that people read: which member, which verb, what is wrong. ctx is the
-// caller's: only its own end may be told as a context error, or a caller would take the limit of
-// one attempt for his own.
+// Wrap returns one line for people: which member, which verb, what is wrong. Ctx is the caller's.
+// Only its end may be told as a context error, or the limit of one attempt would look like it.
 func Wrap(ctx context.Context, endpoint, verb string, err error) error {
 	if final := Final(err); final != nil {
 		text := fmt.Sprintf("etcd %s: %s: %s: %s", endpoint, verb, final, Text(err))

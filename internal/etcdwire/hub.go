@@ -11,13 +11,13 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Hub holds all watches of a Wire on one stream. A subscriber is told that something changed,
-// never what: it reads the state then, so neither a lost event nor a compaction can hurt. A
-// Listener is told what changed. Watches open at the present; etcd would serve one from a past
-// revision up to 100 ms late.
+// Hub holds all watches of a Wire on one stream. A subscriber (Sub) is told that something changed
+// and reads the state then: neither a lost event nor a compaction can hurt it. A Listener is told
+// what changed. Watches open at the present, for etcd serves one from a past revision up to 100 ms
+// late.
 //
-// Its lock guards all its fields, those of its watches, and what its listeners keep. Methods that
-// say so in their comments, and all of Watch, need it.
+// The hub's lock guards all its fields, those of its watches, and what its listeners keep. Whoever
+// calls a method that says so holds it.
 type Hub struct {
 	w      *Wire
 	prefix string
@@ -46,7 +46,7 @@ func (h *Hub) Lock() { h.mu.Lock() }
 // Unlock gives the lock back.
 func (h *Hub) Unlock() { h.mu.Unlock() }
 
-// Span is what a watch sees: one key, or [Key, End). Puts are left out where only deletions matter.
+// Span is what a watch sees: one key, or [Key, End). Without Puts it sees deletions only.
 type Span struct {
 	Key, End string
 	Puts     bool
@@ -60,23 +60,20 @@ func (sp Span) Covers(key string) bool {
 	return key >= sp.Key && (key < sp.End || sp.End == "\x00")
 }
 
-// Listener is somebody who is told of each event in a watch. All its methods are called under the
-// hub's lock.
+// Listener is told of each event in a watch. Its methods are called under the hub's lock.
 type Listener interface {
 	// Deleted and Put tell of one event.
 	Deleted(key string, rev int64)
 	Put(kv *mvccpb.KeyValue)
 
-	// Settle is called when all events of one message have been told: etcd never splits a
-	// revision between messages.
+	// Settle is called when all events of one message have been told. etcd never splits a revision.
 	Settle()
 
 	// Begun says that the watch has a new beginning, or that the listener has just joined: what
-	// came before must be looked for in the watch's log, or is not known.
+	// came before is in the watch's log, or is not known.
 	Begun(w *Watch)
 
-	// Refused says that etcd will not open the watch: whoever waits must ask by himself from time
-	// to time.
+	// Refused says that etcd will not open the watch: the listener must ask from time to time.
 	Refused()
 }
 
@@ -108,7 +105,8 @@ type Deletion struct {
 	Rev int64
 }
 
-// Sub is one subscription. Its notify never blocks and takes no lock under which the hub is called.
+// Sub is one subscription. Its notify does not block, and takes no lock under which the hub is
+// called.
 type Sub struct {
 	h      *Hub
 	w      *Watch
@@ -121,7 +119,7 @@ func newHub(w *Wire, prefix string) *Hub {
 		Above: prefixWatchAbove, Below: prefixWatchBelow}
 }
 
-// Join has l told of sp from now on, also of what it has missed and is still known. The caller
+// Join has l told of sp from now on, and of what it has missed that is still known. The caller
 // holds the lock.
 func (h *Hub) Join(l Listener, sp Span) *Watch {
 	w := h.Open(sp)
@@ -138,9 +136,8 @@ func (h *Hub) Leave(l Listener, w *Watch) {
 	}
 }
 
-// Watch calls notify when the watch stands, after each event, and whenever events may have been
-// missed. A subscriber to a watch that stands already is told nothing at first: it reads after
-// subscribing.
+// Watch calls notify when the watch stands, after each event, and when events may have been missed.
+// It calls nothing at first where the watch stands already: the subscriber reads after subscribing.
 func (h *Hub) Watch(sp Span, notify func()) *Sub {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,7 +171,7 @@ func (h *Hub) Open(sp Span) *Watch {
 	return w
 }
 
-// request has w opened, unless another watch stands in for it.
+// request has w opened, unless the prefix watch stands in for it. The caller holds the lock.
 func (h *Hub) request(w *Watch) {
 	if w.Replaceable && h.PrefixWatch != nil && !h.dropping {
 		return
@@ -195,11 +192,11 @@ func (su *Sub) Stop() {
 	h.spare(su.w)
 }
 
-// idle reports whether nobody needs w.
+// idle reports whether nobody needs w. The caller holds the lock.
 func (w *Watch) idle() bool { return len(w.Subs) == 0 && len(w.Listeners) == 0 }
 
-// spare removes a watch that nobody needs. A watched line stays for a while: who follows it asks
-// again at once, and opening costs a round trip.
+// spare removes a watch that nobody needs. A line's watch stays for a while: whoever follows it
+// asks again at once, and opening costs a round trip. The caller holds the lock.
 func (h *Hub) spare(w *Watch) {
 	if w.idle() && w.End == "" {
 		h.remove(w)
@@ -213,8 +210,8 @@ func (su *Sub) Seen() int64 {
 	return su.w.rev
 }
 
-// Stands reports whether the watch was requested before: then what happened since the last look
-// may have been told already.
+// Stands reports whether the watch was requested before: then what happened since the last read may
+// have been told already.
 func (su *Sub) Stands() bool {
 	su.h.mu.Lock()
 	defer su.h.mu.Unlock()
@@ -234,7 +231,7 @@ func (h *Hub) remove(w *Watch) {
 	h.cancel(w)
 }
 
-// cancel ends w on the stream, if it was requested there.
+// cancel ends w on the stream, if it was requested there. The caller holds the lock.
 func (h *Hub) cancel(w *Watch) {
 	if w.ID == 0 {
 		return
@@ -250,10 +247,7 @@ func (w *Watch) Forget() { w.ID, w.Since, w.Log, w.refused = 0, 0, nil, false }
 
 // rouse wakes the goroutine that sends.
 func (h *Hub) rouse() {
-	select {
-	case h.wake <- struct{}{}:
-	default:
-	}
+	storeutil.Signal(h.wake)
 }
 
 // tell notifies all subscribers of w. The caller holds the lock.
@@ -286,8 +280,8 @@ func (h *Hub) empty() bool {
 	return len(h.Watches) == 0
 }
 
-// reset forgets what the stream that ended knew; every watch is opened anew on the next one, and
-// tells when it stands.
+// reset forgets what the stream that ended knew. Every watch is opened anew, and tells when it
+// stands.
 func (h *Hub) reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

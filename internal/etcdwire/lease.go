@@ -7,7 +7,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -15,14 +14,13 @@ import (
 // ErrMoved says that etcd's leader changed once more during a grant.
 var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 
-// GrantInTerm grants a lease of which the raft term that it was granted in is known: the one that
-// the answer bears.
+// GrantInTerm grants a lease of which the raft term of the grant is known: the one in its answer.
 //
-// Terms never fall from one log entry to the next, so the grant's is at least the newest term
-// known before the call; where the answer bears that very term, it is taken. Otherwise the lease
-// is dropped and another one granted. An answer may bear an older term than its entry (see
-// Prove): then the next renewal finds another term, and the claims move once more. A later term
-// is never taken for the grant's.
+// Terms never fall from one log entry to the next. So the grant's is at least the newest term known
+// before the call, and where the answer bears that very term it is the grant's. Otherwise the lease
+// is dropped and another one granted. An answer may bear an older term than its entry (see Prove):
+// then the next renewal finds another term, and the claims move once more. A later term is never
+// taken for the grant's.
 func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
 ) (r R, err error) {
 	for range 3 {
@@ -39,18 +37,11 @@ func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader,
 	return r, ErrMoved
 }
 
-// Grant grants a lease, under an ID that etcd chooses where id is 0. It makes as many attempts as
-// Call: one that is repeated at another member may leave an empty lease behind, which nobody
-// renews.
-func (w *Wire) Grant(ctx context.Context, what string, id, seconds int64) (resp *pb.LeaseGrantResponse, err error) {
-	req := &pb.LeaseGrantRequest{ID: id, TTL: seconds}
-	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewLeaseClient(conn).LeaseGrant(ctx, req, opts...); err != nil {
-			return err
-		}
-		return w.Same(resp.Header)
-	})
-	return resp, err
+// Grant grants a lease, under an ID that etcd chooses where id is 0. It is tried as Call does: an
+// attempt that is repeated may leave an empty lease behind, which expires.
+func (w *Wire) Grant(ctx context.Context, what string, id, seconds int64) (*pb.LeaseGrantResponse, error) {
+	resp, o := ask(ctx, w, pb.NewLeaseClient, pb.LeaseClient.LeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: seconds})
+	return resp, w.Explain(ctx, what, o)
 }
 
 // GrantInTerm is the function of that name on this Wire.
@@ -70,33 +61,20 @@ func (w *Wire) GrantInTerm(ctx context.Context, what string, seconds int64) (*pb
 
 // Revoke ends a lease. One that is gone already is no error.
 func (w *Wire) Revoke(ctx context.Context, what string, id int64) error {
-	_, err := w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error {
-		resp, err := pb.NewLeaseClient(conn).LeaseRevoke(ctx, &pb.LeaseRevokeRequest{ID: id}, opts...)
-		if err != nil {
-			return err
-		}
-		return w.Same(resp.Header)
-	})
-	if errors.Is(err, driver.ErrGone) {
-		return nil
+	_, o := ask(ctx, w, pb.NewLeaseClient, pb.LeaseClient.LeaseRevoke, &pb.LeaseRevokeRequest{ID: id})
+	if err := w.Explain(ctx, what, o); !errors.Is(err, driver.ErrGone) {
+		return err
 	}
-	return err
+	return nil
 }
 
 // TimeToLive asks etcd's leader, whose clock expires leases, how long one lives on, in whole
-// seconds, and with how long a ttl it was granted. [driver.ErrGone] if there is no such lease.
+// seconds, and for its ttl. [driver.ErrGone] if there is none.
 func (w *Wire) TimeToLive(ctx context.Context, what string, id int64) (left, ttl time.Duration, err error) {
-	var resp *pb.LeaseTimeToLiveResponse
-	_, err = w.Call(ctx, what, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
-		if resp, err = pb.NewLeaseClient(conn).LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: id},
-			opts...); err != nil {
-			return err
-		}
-		return w.Same(resp.Header)
-	})
+	resp, o := ask(ctx, w, pb.NewLeaseClient, pb.LeaseClient.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: id})
 	switch {
-	case err != nil:
-		return 0, 0, err
+	case o.Err != nil:
+		return 0, 0, w.Explain(ctx, what, o)
 	case resp.TTL < 0:
 		return 0, 0, driver.ErrGone
 	}

@@ -3,8 +3,8 @@ package etcdwire
 import "sync/atomic"
 
 const (
-	// defaultOps is etcd's --max-txn-ops as it is by default: for the operations of a Txn and of
-	// any one within it.
+	// defaultOps is etcd's default of --max-txn-ops, which counts the operations of a Txn and of
+	// each within it.
 	defaultOps = 128
 	// keysAtOnce is how many keys are read or moved in one Txn where the server allows it.
 	keysAtOnce = 100
@@ -38,8 +38,8 @@ func (o *OpsLimit) Refused(n int) {
 }
 
 // InChunks calls do for 0 to n-1, as many at once as Keys says, and for half as many where etcd
-// says that these are too many for one Txn. It ends where do fails, or says that it is of no use
-// to go on, and returns how many are done.
+// says that these are too many for one Txn. It ends where do fails or says not to go on, and
+// returns how many are done.
 func (o *OpsLimit) InChunks(n int, do func(from, to int) (goOn bool, err error)) (done int, err error) {
 	for done < n {
 		to := min(n, done+o.Keys())

@@ -13,14 +13,14 @@ import (
 
 const (
 	// CallLimit bounds one attempt at one member. A frozen member costs every caller this much
-	// once, then all calls go elsewhere.
+	// once.
 	CallLimit = 2 * time.Second
-	// Patience is how long a member must have been silent before a call that ended blames it. A
-	// caller with a shorter deadline says nothing about the member.
+	// Patience is how long a member must be silent before a call that ends blames it. A caller with
+	// a shorter deadline says nothing about the member.
 	Patience = 200 * time.Millisecond
 )
 
-// Members is the cluster's members, one of which all calls go to. When it fails, everybody moves
+// Members is the cluster's members. All calls go to one of them, and when it fails everybody moves
 // on: with a balancer, one frozen member of three would swallow every third call.
 type Members struct {
 	client *clientv3.Client
@@ -58,7 +58,7 @@ func HostOf(endpoint string) string {
 	return endpoint
 }
 
-// sync takes over the client's endpoints, which the user may change while we run.
+// sync takes over the client's endpoints, which may change. The caller holds the lock.
 func (ms *Members) sync() {
 	eps := ms.client.Endpoints()
 	if slices.EqualFunc(ms.members, eps, func(m *member, ep string) bool { return m.endpoint == ep }) || len(eps) == 0 {
@@ -84,8 +84,8 @@ func (ms *Members) sync() {
 	}
 }
 
-// retire closes a member's connection once every call on it has had its time, or when all end.
-// The caller holds the lock.
+// retire closes a member's connection once every call on it has had its time. The caller holds the
+// lock.
 func (ms *Members) retire(m *member) {
 	conn := m.conn
 	if m.conn = nil; conn == nil {
@@ -102,8 +102,7 @@ func (ms *Members) retire(m *member) {
 	})
 }
 
-// Use returns the member to call now. It does not block: gRPC connects in the background, the
-// call waits.
+// Use returns the member to call now. It does not block: gRPC connects in the background.
 func (ms *Members) Use() (Link, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -118,8 +117,7 @@ func (ms *Members) Use() (Link, error) {
 // lock.
 func (ms *Members) link(m *member) (Link, error) {
 	if m.stale {
-		// A new connection, for the old one may hang in gRPC's backoff (up to two minutes) or in
-		// a dead TCP flow.
+		// The old connection may hang in gRPC's backoff (up to two minutes) or in a dead TCP flow.
 		ms.retire(m)
 	}
 	if m.conn == nil {
@@ -143,32 +141,30 @@ func (ms *Members) Leave(l Link) {
 	if ms.current != l.member {
 		return // somebody else moved on already
 	}
-	at := slices.Index(ms.members, ms.current)
-	for i := 1; i < len(ms.members); i++ {
-		m := ms.members[(at+i)%len(ms.members)]
-		if ms.current == l.member || m.failed.Before(ms.current.failed) {
-			ms.current = m
-		}
+	if m := ms.other(l.member); m != nil {
+		ms.current = m
 	}
 }
 
+// other returns another member than m, the one whose last failure is longest ago; nil if there is
+// none. The caller holds the lock.
+func (ms *Members) other(m *member) (best *member) {
+	at := slices.Index(ms.members, m)
+	for i := 1; i < len(ms.members); i++ {
+		if o := ms.members[(at+i)%len(ms.members)]; best == nil || o.failed.Before(best.failed) {
+			best = o
+		}
+	}
+	return best
+}
+
 // Beside returns another member than l's, the one whose last failure is longest ago, for a call
-// that must not wait for one member alone. Everybody else stays where they are. It reports false
-// if there is none.
+// that must not wait for one member alone. It reports false if there is none.
 func (ms *Members) Beside(l Link) (Link, bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	at := slices.Index(ms.members, l.member)
-	if ms.closed || at < 0 {
-		return Link{}, false
-	}
-	var best *member
-	for i := 1; i < len(ms.members); i++ {
-		if m := ms.members[(at+i)%len(ms.members)]; best == nil || m.failed.Before(best.failed) {
-			best = m
-		}
-	}
-	if best == nil {
+	best := ms.other(l.member)
+	if ms.closed || best == nil || !slices.Contains(ms.members, l.member) {
 		return Link{}, false
 	}
 	l, err := ms.link(best)
@@ -220,7 +216,7 @@ func (ms *Members) silent(l Link) time.Duration {
 	return time.Since(l.member.heard)
 }
 
-// PassOver has others be asked before this member, where one is asked beside the current one.
+// PassOver has Beside return others before this member.
 func (ms *Members) PassOver(l Link) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()

@@ -6,14 +6,13 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// A process that waits for thousands of names, or holds them, would have thousands of watches,
-// each of which costs the server some kilobytes and a message to open. So where many keys and
-// lines are watched for deletions only, one watch of the store's whole prefix stands in for them
-// all. It hears of what does not concern us too, which is why it ends when few are left.
+// A process that waits for thousands of names, or holds them, would have thousands of watches. Each
+// costs the server some kilobytes and a message to open. So where many keys and lines are watched
+// for deletions only, one watch of the store's whole prefix, the prefix watch, stands in for them.
+// It hears of much that does not concern us, so it ends when few are left.
 //
-// In either direction a watch that begins to stand in for another tells everybody concerned that
-// something may have been missed, but for those claims whose line is known at a later revision
-// than the one it began at.
+// Whenever a watch begins to stand in for another, all concerned are told that something may have
+// been missed, but for claims whose line is known at a later revision than its beginning.
 const (
 	prefixWatchAbove = 64
 	prefixWatchBelow = 16
@@ -25,8 +24,7 @@ const (
 	PrefixLogKept = 512
 )
 
-// isReplaceable reports whether the prefix watch can stand in for one of sp: spread finds what it
-// needs to know.
+// isReplaceable reports whether the prefix watch can stand in for one of sp.
 func (h *Hub) isReplaceable(sp Span) bool {
 	prefix := h.prefix
 	if sp.Puts || prefix == "" || !strings.HasPrefix(sp.Key, prefix) {
@@ -42,8 +40,7 @@ func (h *Hub) isReplaceable(sp Span) bool {
 	return sp == LineSpan(dir) || sp == SharedSpan(dir)
 }
 
-// dirOf returns what all claims of key's line begin with, of those below prefix; nothing if it is
-// in none.
+// dirOf returns what all claims of key's line begin with, "" if it is in none below prefix.
 func dirOf(prefix, key string) string {
 	rest, ok := strings.CutPrefix(key, prefix)
 	if i := strings.IndexByte(rest, '/'); ok && i >= 0 {
@@ -52,19 +49,18 @@ func dirOf(prefix, key string) string {
 	return ""
 }
 
-// SharedMark begins what stands behind a line's directory in the keys of its shared claims, and
-// SharedEnd ends the range of all keys that begin with it. It follows all hex digits in the order
-// of bytes: so the exclusive claims of a line are one range of keys, and its shared claims are
-// another.
+// SharedMark begins the rest of a shared claim's key behind its line's directory, and SharedEnd
+// ends the range of keys with it. It follows all hex digits in the order of bytes: the exclusive
+// claims of a line are one range of keys, the shared ones another.
 const (
 	SharedMark = "~"
 	SharedEnd  = "\x7f"
 )
 
-// LineSpan is that of the deletions of all claims of a line, whose keys begin with dir.
+// LineSpan is the span of a line's deletions, whose keys begin with dir. SharedSpan is that of its
+// shared claims.
 func LineSpan(dir string) Span { return Span{Key: dir, End: PrefixEnd(dir)} }
 
-// SharedSpan is that of the deletions of all shared claims of a line.
 func SharedSpan(dir string) Span { return Span{Key: dir + SharedMark, End: dir + SharedEnd} }
 
 // PrefixEnd returns the end of the range of all keys that begin with prefix.
@@ -79,8 +75,8 @@ func PrefixEnd(prefix string) string {
 	return "\x00" // etcd's sign for "to the last key"
 }
 
-// Source returns the watch that tells what w is to see: w itself, or the prefix watch. The caller
-// holds h.mu.
+// Source returns the watch that tells what w is to see: w, or the prefix watch. The caller holds
+// the lock, as for all that follow here.
 func (h *Hub) Source(w *Watch) *Watch {
 	if w.Since == 0 && w.Replaceable && h.PrefixWatch != nil {
 		return h.PrefixWatch
@@ -88,7 +84,7 @@ func (h *Hub) Source(w *Watch) *Watch {
 	return w
 }
 
-// openPrefixWatch opens the prefix watch where there are many small ones. They stay until it
+// openPrefixWatch opens the prefix watch where there are many small ones. Those stay until it
 // stands.
 func (h *Hub) openPrefixWatch() {
 	if h.replaceable <= h.Above || h.refused {
@@ -103,8 +99,8 @@ func (h *Hub) openPrefixWatch() {
 	}
 }
 
-// dropPrefixWatch gives the prefix watch up after some ticks in which few small ones were needed:
-// first those are opened, then it ends.
+// dropPrefixWatch gives the prefix watch up after some ticks with few small ones: first those are
+// opened, then it ends.
 func (h *Hub) dropPrefixWatch() {
 	if h.PrefixWatch == nil || h.replaceable > h.Below {
 		h.few = 0
@@ -204,8 +200,8 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	h.rouse()
 }
 
-// Deliver hands the events of one message to all whom they concern, and has them draw their
-// conclusions only after the last.
+// Deliver hands the events of one message to all whom they concern, and has them settle after the
+// last.
 func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	var touched []*Watch
 	for _, e := range events {
@@ -266,8 +262,8 @@ func (w *Watch) pass(e *mvccpb.Event, touched *[]*Watch) {
 	}
 }
 
-// remember keeps an event of w for those who listen later. What is not kept any more moves the
-// revision from which on w knows all; a watch that sees puts keeps none.
+// remember keeps a deletion for those who listen later. What it drops moves the revision since
+// which w knows all. A watch that sees puts keeps none.
 func (h *Hub) remember(w *Watch, e *mvccpb.Event) {
 	rev, kept := e.Kv.ModRevision, LogKept
 	switch {

@@ -14,9 +14,9 @@ import (
 var errMembers = errors.New("two members answered on one connection: " +
 	"name the members themselves, not a proxy in front of them")
 
-// Keepalives is the keepalive stream of one lease owner. Replies on it carry no request number,
-// so one renewal is in flight at a time and one that failed takes its stream along: a late reply
-// must not be taken for the next renewal's.
+// Keepalives is the keepalive stream of one lease owner. Replies carry no request number. So one
+// renewal is in flight at a time, and one that failed ends its stream: a late reply must not pass
+// for the next renewal's.
 type Keepalives struct {
 	mu     sync.Mutex // guards all that follows
 	at     Link
@@ -25,14 +25,13 @@ type Keepalives struct {
 	closed bool
 }
 
-// Send renews a lease once and waits for the answer. Ctx bounds this one; the stream outlives it
-// if all goes well.
+// Send renews a lease once and waits for the answer. The stream outlives ctx if all goes well.
 func (k *Keepalives) Send(ctx context.Context, w *Wire, at Link, id int64) (*pb.LeaseKeepAliveResponse, error) {
 	raw, cancel, err := k.open(ctx, w.ctx, at)
 	if err != nil {
 		return nil, err
 	}
-	// Send and Recv know only the stream's context: the attempt's end must end the stream.
+	// Send and Recv know only the stream's context: the end of ctx must end the stream.
 	stop := context.AfterFunc(ctx, cancel)
 	err = raw.Send(&pb.LeaseKeepAliveRequest{ID: id})
 	var resp *pb.LeaseKeepAliveResponse
@@ -103,30 +102,29 @@ func (k *Keepalives) Close() {
 	k.dropLocked()
 }
 
-// Prove proves that a keepalive before it was answered by a leader that had a majority
-// afterwards. It reads, and then sends two requests through etcd's log, both of which carry out
-// the reads. It returns the answer of the later one, and a raft term that is at least that of the
-// first one's entry. Key is any key that may be read and written; it is not changed.
+// Prove proves that a keepalive before it was answered by a leader that had a majority afterwards.
+// It makes a read, and then sends two requests through etcd's log, both of which do reads. It
+// returns the answer of the later one, and a raft term that is at least that of the first one's
+// entry. Key is any key that may be read and written; it is not changed.
 //
-// A leader acknowledges a keepalive by itself, also when it was deposed and does not know it yet.
-// It has the lease, so it leads in the raft term that the lease was granted in, or in a later
-// one. A linearizable read, asked for after the answer, is answered only where some leader has
-// committed an entry of its own term and then had a majority. If its term was a later one than
-// the lease's, all that is carried out from now on bears a later term. So requests that enter the
-// log after that, and bear the very term of the grant, prove that the leader of that term had a
-// majority after it had renewed: whoever leads next is elected later and gives the lease its
-// whole ttl again, and whoever led before never knew of it. In any other term the caller moves
-// what hangs on the lease to another one. The model in spec shows what happens without each step.
+// A leader acknowledges a keepalive by itself, even after it was deposed. It has the lease, so it
+// leads in the raft term of the grant or a later one. A linearizable read that is asked for after
+// the answer is answered only where some leader has committed an entry of its own term and then had
+// a majority. If that leader's term is later than the lease's, all that is carried out from now on
+// bears a later term. So if the requests bear the term of the grant, the leader of that term had a
+// majority after it had renewed: whoever leads next is elected later and gives the lease its whole
+// ttl again, and whoever led before never knew of it. In any other term the caller moves to another
+// lease. The model in test/spec shows what happens without each step.
 //
-// One request would not do. The term in an answer is that of the last entry the member has wholly
-// applied, and an answer may leave before its own entry is that; a member that caught up by a
-// snapshot shows the new state under the old term until it has applied its next entry. Where one
-// member has answered two, the later answer left after the entry of the earlier was applied.
+// One request would not do. The term in an answer is that of the last entry that the member has
+// wholly applied, and an answer may leave before its own entry is. A member that caught up by a
+// snapshot shows the new state under the old term until it applies its next entry. Where one member
+// has answered two requests, the later answer left after the entry of the earlier was applied.
 func (w *Wire) Prove(ctx context.Context, at Link, key string, reads ...*pb.RequestOp,
 ) (*pb.TxnResponse, uint64, error) {
 	kv := pb.NewKVClient(at.Conn)
-	// Without it the requests could be carried out by a later leader than the one that took them
-	// into its log, under that one's term.
+	// Without it a later leader could carry the requests out, under the term of the one that took
+	// them into its log.
 	read, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte(key), CountOnly: true})
 	if err == nil {
 		err = w.Same(read.Header)
@@ -134,8 +132,8 @@ func (w *Wire) Prove(ctx context.Context, at Link, key string, reads ...*pb.Requ
 	if err != nil {
 		return nil, 0, err
 	}
-	// Version never is below 0: it reads only. But it may delete, so it goes through the log; a
-	// put would be refused when etcd is full.
+	// A version is never below 0, so this only reads. But it might delete, so it goes through the
+	// log. A put would be refused when etcd is full.
 	less := &pb.Compare{Result: pb.Compare_LESS, Target: pb.Compare_VERSION, Key: []byte(key),
 		TargetUnion: &pb.Compare_Version{}}
 	del := &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}
@@ -183,9 +181,9 @@ type State struct {
 	Attached bool // and attached to that lease
 }
 
-// Renew makes one attempt at one member: a keepalive for each lease and then, unless key is
-// empty, the proof, which looks at keys too: at most OpsLimit.Keys of them. Key must be one that
-// the user may read and write. The error is gRPC's own.
+// Renew makes one attempt at one member: a keepalive for each lease and then, unless key is empty,
+// the proof, which looks at keys too, at most OpsLimit.Keys of them. Key must be one that the user
+// may read and write. The error is gRPC's own.
 func (k *Keepalives) Renew(ctx context.Context, w *Wire, leases []int64, key string, keys []Key) (p Proof, err error) {
 	_, err = w.AttemptAt(ctx, CallLimit, func(ctx context.Context, at Link) error {
 		p, err = k.renew(ctx, w, at, leases, key, keys)
@@ -221,8 +219,8 @@ func (k *Keepalives) renew(ctx context.Context, w *Wire, at Link, leases []int64
 	return p, nil
 }
 
-// look asks how a key stands. A read would carry its value, or, where it asks for keys only, not
-// tell the lease (etcd 3.7).
+// look asks how a key stands. A read would carry its value or, for keys only, not its lease (etcd
+// 3.7).
 func (k Key) look() *pb.RequestOp {
 	key := []byte(k.Key)
 	created := &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: key,

@@ -14,19 +14,15 @@ import (
 const (
 	// tick is how often it is looked whether the stream has given a sign of life.
 	tick = time.Second
-	// quiet is after how long without one the member is asked for it. An answer to any call, a
-	// renewal first of all, is a sign too: a thousand sessions that wait need not ask a thousand
-	// times a second.
+	// quiet is how long a member may give no sign until it is asked for one. An answer to any call
+	// is a sign: a thousand sessions that wait need not ask a thousand times a second.
 	quiet = 1400 * time.Millisecond
-	// mute is after how long the stream itself is asked, whatever else the member answers: it
-	// alone may hang.
+	// mute is how long the stream itself may, whatever else the member answers: it alone may hang.
 	mute = 8 * time.Second
-	// silence is how long it may give none. A frozen member keeps its connection open: nothing
-	// else would tell.
+	// silence is how long there may be no sign: a frozen member keeps its connection open.
 	silence = 3 * time.Second
-	// maxSilence is what that grows to while one stream after the other falls silent: then it is
-	// the whole cluster that is slow, and thousands of clients who open all their watches anew
-	// would keep it so.
+	// maxSilence is what that grows to while stream after stream falls silent: then the whole
+	// cluster is slow, and thousands who open all watches anew would keep it so.
 	maxSilence = 8 * silence
 	// sound is how long a stream must have lived until silence is short again.
 	sound = 20 * time.Second
@@ -38,8 +34,8 @@ type stream struct {
 	raw    pb.Watch_WatchClient
 	cancel context.CancelFunc
 	wait   time.Duration // how long it may be silent
-	dog    *time.Timer   // ends the stream after that
-	bitten atomic.Bool   // the dog did
+	timer  *time.Timer   // ends the stream after that
+	muted  atomic.Bool   // the timer did
 	heard  atomic.Bool   // something came since the last tick
 	link   Link
 	begun  time.Time
@@ -48,9 +44,9 @@ type stream struct {
 	done   chan struct{}
 }
 
-// serve opens a stream at the current member and keeps it until it fails, falls silent for so
-// long, or nobody watches. It reports whether the stream was of use; otherwise the next try had
-// better wait a little.
+// serve opens a stream at the current member and keeps it until it fails, is silent for too long,
+// or nobody watches. It reports whether the stream was of use; otherwise the next try waits a
+// little.
 func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	l, err := h.w.Members.Use()
 	if err != nil {
@@ -59,14 +55,14 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	ctx, cancel := context.WithCancel(h.w.ctx)
 	defer cancel()
 	st := &stream{h: h, cancel: cancel, wait: wait, link: l, begun: time.Now(), done: make(chan struct{})}
-	st.dog = time.AfterFunc(wait, st.bite)
-	defer st.dog.Stop()
-	// The server ends the stream when its member has no leader for some time: a member that was
-	// cut off tells nothing new.
+	st.timer = time.AfterFunc(wait, st.endIfSilent)
+	defer st.timer.Stop()
+	// The server ends the stream when its member has no leader: one that was cut off tells nothing
+	// new.
 	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
 	if err != nil {
 		h.w.Members.Leave(l)
-		return false, st.bitten.Load()
+		return false, st.muted.Load()
 	}
 	go st.receive()
 	st.send(ctx, l)
@@ -75,7 +71,7 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	if !h.empty() && h.w.ctx.Err() == nil {
 		h.w.Members.Leave(l)
 	}
-	return st.good.Load(), st.bitten.Load()
+	return st.good.Load(), st.muted.Load()
 }
 
 // silent returns for how long nothing has come from the member, and for how long nothing on the
@@ -85,19 +81,19 @@ func (st *stream) silent() (member, self time.Duration) {
 	return min(self, st.h.w.Members.silent(st.link)), self
 }
 
-// bite ends the stream if it has been silent for too long, and comes again if it has not.
-func (st *stream) bite() {
+// endIfSilent ends the stream if it has been silent for too long, and looks again later if not.
+func (st *stream) endIfSilent() {
 	member, self := st.silent()
 	if left := min(st.wait-member, mute+st.wait-self); left > 0 {
-		st.dog.Reset(left)
+		st.timer.Reset(left)
 		return
 	}
-	st.bitten.Store(true)
+	st.muted.Store(true)
 	st.cancel()
 }
 
 // send carries requests out until the stream ends. Send blocks when the member takes nothing in;
-// then the dog bites.
+// then the timer ends the stream.
 func (st *stream) send(ctx context.Context, l Link) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -122,7 +118,7 @@ func (st *stream) send(ctx context.Context, l Link) {
 			idle = 0
 			heard, left := st.heard.Swap(false), st.h.w.Members.Left(l)
 			if left && asked && !heard {
-				return // others found the member dead, and it does not answer us either: no need to wait for the dog
+				return // others found the member dead, and it does not answer us either: no need to wait longer
 			}
 			if member, self := st.silent(); !left && member < quiet && self < mute {
 				asked = false

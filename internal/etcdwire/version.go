@@ -30,8 +30,8 @@ func Warning(version string) string {
 	return why
 }
 
-// older reports whether a version is before the patch of its minor version that put something
-// right; those from 3.7 on have it all. A version that cannot be read counts as old.
+// older reports whether a version is before the patch of its minor version in right; 3.7 and later
+// are not. A version that cannot be read counts as old.
 func older(version string, right map[int]int) bool {
 	core, _, _ := strings.Cut(version, "-")
 	part := strings.Split(core, ".")

@@ -11,16 +11,16 @@ import (
 // Again is how long to wait after a read that failed.
 const Again = 500 * time.Millisecond
 
-// Settling is how old a claim must be before its key is watched: a lock held for a millisecond
-// need not pay for it.
+// Settling is how old a claim must be before its key is watched: a lock that is held for a
+// millisecond need not pay for that.
 const Settling = 100 * time.Millisecond
 
-// Poll returns how long to wait beside a watch before looking anyway. The spread keeps thousands
-// of waiters apart.
+// Poll returns how long to wait beside a watch before looking anyway. The spread keeps waiters
+// apart.
 func Poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
 
 // PollAfter is Poll after so many looks in a row that found nothing missed: up to four times as
-// long, or a crowd of waiters would keep etcd busy with questions.
+// long, or a crowd would keep etcd busy.
 func PollAfter(quiet int) time.Duration { return Poll() << min(quiet, 2) }
 
 // Acquire takes a channel's only place, unless ctx ends first.

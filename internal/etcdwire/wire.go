@@ -1,13 +1,11 @@
-// Package etcdwire is how the packages etcdstore and concurrency reach etcd: the cluster's
-// members, one of which all calls go to and which is left when it is silent; one watch stream;
-// renewals that are proven by etcd's log. It knows no claims and decides nothing about
-// leadership.
+// Package etcdwire is how etcdstore and concurrency reach etcd: its members, one watch stream, and
+// renewals that etcd's log proves. All calls go to one member, which is left when it is silent. The
+// package knows no claims and decides nothing about leadership.
 //
 // # Locks
 //
-// The hub's lock (Hub.Lock) comes first: its listeners and subscribers are called under it. The
-// locks of members, of keepalive streams and of Wire guard their own fields, and nothing is
-// called while one of them is held.
+// The hub's lock (Hub.Lock) comes first: listeners and subscribers are called under it. The locks
+// of Members, Keepalives and Wire guard their own fields, and nothing is called while one is held.
 package etcdwire
 
 import (
@@ -28,8 +26,8 @@ import (
 // ErrClosed answers calls on a Wire, and so on a store, that was closed.
 var ErrClosed = errors.New("the store was closed")
 
-// Wire is the connections to one cluster, with all that is shared by those who use them. It is
-// safe for concurrent use. Call Open before anything else.
+// Wire is the connections to one cluster. It is safe for concurrent use. Call Open before anything
+// else.
 type Wire struct {
 	Hub    *Hub
 	Limit  OpsLimit
@@ -49,9 +47,9 @@ type Wire struct {
 	work   sync.WaitGroup // the hub, and clean-ups under way
 }
 
-// New returns a Wire that uses client's endpoints, credentials and dial options, on connections
-// of its own. It does no I/O. One watch of all keys below prefix may stand in for many watches
-// there; with an empty prefix none does.
+// New returns a Wire that uses client's endpoints, credentials and dial options, on connections of
+// its own. It does no I/O. One watch of all keys below prefix may stand in for many small ones;
+// with an empty prefix none does.
 func New(client *clientv3.Client, prefix string) *Wire {
 	w := &Wire{client: client, Members: Members{client: client}, opening: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -60,8 +58,8 @@ func New(client *clientv3.Client, prefix string) *Wire {
 	return w
 }
 
-// Open learns which cluster it is and returns the version of the member that answered. Once it
-// has succeeded it does nothing any more.
+// Open learns which cluster it is and returns the version of the member that answered. Later calls
+// return the same.
 func (w *Wire) Open(ctx context.Context) (version string, err error) {
 	select {
 	case <-w.opening:
@@ -111,9 +109,9 @@ func (w *Wire) Cluster() uint64 { return w.cluster }
 // Term returns the newest raft term that any answer bore.
 func (w *Wire) Term() uint64 { return w.term.Load() }
 
-// Same notes an answer's raft term. It returns an error if the answer comes from another cluster
-// than the one that was opened: endpoints of two clusters were mixed up, or the cluster was
-// restored from a backup under us. Each of the two could have a leader.
+// Same notes an answer's raft term. It returns an error for an answer of another cluster than the
+// one that was opened: endpoints were mixed up, or the cluster was restored from a backup. Each of
+// the two could have a leader.
 func (w *Wire) Same(h *pb.ResponseHeader) error {
 	if h.GetClusterId() != w.cluster {
 		return fmt.Errorf("answers for cluster %x, but the store was opened on cluster %x: mend the endpoints, "+
@@ -151,19 +149,17 @@ func (w *Wire) Later(do func(ctx context.Context)) {
 	})
 }
 
-// Pause waits for a signal, at most for d, and reports whether none came. It returns an error if
-// ctx or the Wire ends first.
-func (w *Wire) Pause(ctx context.Context, signal <-chan struct{}, d time.Duration) (quiet bool, err error) {
+// Pause waits for a signal, at most for d. It returns an error if ctx or the Wire ends first.
+func (w *Wire) Pause(ctx context.Context, signal <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-signal:
-		return false, nil
 	case <-t.C:
-		return true, nil
 	case <-ctx.Done():
-		return false, ctx.Err()
+		return ctx.Err()
 	case <-w.ctx.Done():
-		return false, ErrClosed
+		return ErrClosed
 	}
+	return nil
 }

@@ -1,5 +1,6 @@
-// Package onethread starts processes from one thread. PDEATHSIG, by which children end with whoever started them even if that is
-// killed, means the thread that started them: in Go any thread may start a child, and end long before the process does.
+// Package onethread starts processes from one thread. PDEATHSIG, by which children end with whoever
+// started them even if that is killed, means the thread that started them: in Go any thread may
+// start a child, and end long before the process does.
 package onethread
 
 import (
@@ -7,7 +8,8 @@ import (
 	"sync"
 )
 
-// Start returns what runs functions on a thread of their own, one at a time, and what ends that thread.
+// Start returns what runs functions on a thread of their own, one at a time, and what ends that
+// thread.
 func Start() (do func(func()), stop func()) {
 	work := make(chan func())
 	go func() {

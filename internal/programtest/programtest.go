@@ -1,4 +1,5 @@
-// Package programtest builds the program for tests that start it, and says what else they need. It is for tests only.
+// Package programtest builds the program for tests that start it, and says what else they need. It
+// is for tests only.
 package programtest
 
 import (

@@ -4,6 +4,7 @@ package redistest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -20,6 +21,13 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/servertest"
 )
+
+// Main runs the tests of a package, for its TestMain. More of them run beside each other than there are processors: nearly all the time they wait.
+func Main(m *testing.M) int {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "10")
+	return m.Run()
+}
 
 // Options say what kind of server to start. The zero value is a plain one that keeps nothing on disk.
 type Options struct {

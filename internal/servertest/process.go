@@ -1,4 +1,5 @@
-// Package servertest runs the process of a server for a test: killed, frozen, started again. The packages with servers of one kind embed it.
+// Package servertest runs the process of a server for a test: killed, frozen, started again. The
+// packages with servers of one kind embed it.
 package servertest
 
 import (
@@ -18,7 +19,8 @@ type Process struct {
 	exited chan struct{}
 }
 
-// Run starts cmd with its output behind that of earlier ones in the file log. It dies with the test process, however that dies.
+// Run starts cmd with its output behind that of earlier ones in the file log. It dies with the test
+// process, however that dies.
 func (p *Process) Run(tb testing.TB, cmd *exec.Cmd, log string) error {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

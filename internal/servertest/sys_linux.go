@@ -14,8 +14,8 @@ import (
 // dieWithUs has the kernel kill the server when the test process dies, however it dies.
 func dieWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
 
-// Halt freezes a process (SIGSTOP) and returns when none of its threads runs any more. The signal alone returns at once, and on a busy machine a server
-// answered a request that was sent after it.
+// Halt freezes a process (SIGSTOP) and returns when none of its threads runs any more. The signal
+// alone returns at once, and on a busy machine a server answered a request that was sent after it.
 func Halt(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err

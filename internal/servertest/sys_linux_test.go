@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/internal/servertest"
 )
 
-// A process that waits for a core when it is stopped has not stopped yet when the signal is sent: here more processes want to run than there are cores.
+// A process that waits for a core when it is stopped has not stopped yet when the signal is sent:
+// here more processes want to run than there are cores.
 func TestAHaltedProcessDoesNotRunAnyMore(t *testing.T) {
 	var pids []int
 	for range 8 {

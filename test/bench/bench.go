@@ -13,7 +13,8 @@ type Bench struct {
 	Lines []Line
 	Reps  int  // at most so many repetitions; 0: as many as asked for
 	Solo  bool // ours alone
-	// Run measures one contender once: a slice. In each repetition ours and the peer's slice follow each other, in turns.
+	// Run measures one contender once: a slice. In each repetition ours and the peer's slice follow
+	// each other, in turns.
 	Run func(ctx context.Context, e *Env, c *Contender) (Sample, error)
 	// Together measures all contenders at once, under the same faults, instead of Run.
 	Together func(ctx context.Context, e *Env, cs []*Contender) ([]Sample, error)
@@ -46,7 +47,8 @@ type Goal struct {
 // Sample is what one slice gives, by key.
 type Sample map[string]Figure
 
-// Figure is one value. Where each operation was timed, Each has all of them and the value is their median.
+// Figure is one value. Where each operation was timed, Each has all of them and the value is their
+// median.
 type Figure struct {
 	Value float64
 	Each  []float64
@@ -186,7 +188,8 @@ func sideOf(samples []Sample, key string) ([]float64, Side) {
 	return values, side
 }
 
-// judge says whether a result reaches the goal. Whatever the goal, a 99th percentile worse than the peer's does not.
+// judge says whether a result reaches the goal. Whatever the goal, a 99th percentile worse than the
+// peer's does not.
 func (g Goal) judge(r Result, slack float64) string {
 	switch {
 	case g == Goal{}:

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// The picture: a bar for each line with a ratio, on a logarithmic scale, with the goal as a mark. It is drawn for light and dark pages.
+// The picture: a bar for each line with a ratio, on a logarithmic scale, with the goal as a mark.
+// It is drawn for light and dark pages.
 
 const (
 	chartWidth = 860
@@ -111,7 +112,8 @@ func grid(b *strings.Builder, s scale, bottom int) {
 	}
 }
 
-// bar draws one line of the table. A bar grows from 1x: to the right what is better, to the left what is worse.
+// bar draws one line of the table. A bar grows from 1x: to the right what is better, to the left
+// what is worse.
 func bar(b *strings.Builder, s scale, r Result, y float64) {
 	from, to, class := s.x(1), s.x(r.Ratio.Median), "bar"
 	if r.Ratio.Median < 1 {

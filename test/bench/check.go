@@ -37,6 +37,7 @@ func check(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 	}
 	took := time.Since(begin)
 	runtime.ReadMemStats(&after)
-	// What else runs in the process (a heartbeat) allocates a little: far less than one for each ask.
+	// What else runs in the process (a heartbeat) allocates a little: far less than one for each
+	// ask.
 	return Sample{"each": value(took.Seconds() / asks), "allocations": value(float64(after.Mallocs-before.Mallocs) / asks)}, h.Release(ctx)
 }

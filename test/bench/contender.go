@@ -7,15 +7,17 @@ import (
 	"time"
 )
 
-// Contender is one library on one store. Rows know libraries only through it: another one is a file that appends itself to contenders.
+// Contender is one library on one store. Rows know libraries only through it: another one is a file
+// that appends itself to contenders.
 type Contender struct {
 	Name  string
 	Store string // contenders are compared on the same store
 	Ours  bool
-	// Local says that goroutines of one process share a session's lock. Otherwise each has a session of its own on the process's
-	// connection, for two goroutines would hold at once.
+	// Local says that goroutines of one process share a session's lock. Otherwise each has a
+	// session of its own on the process's connection, for two goroutines would hold at once.
 	Local bool
-	// Lease, if not 0, is its TTL in rows in which no lease ends, whatever the row's: for who can only take a free lock after a lease.
+	// Lease, if not 0, is its TTL in rows in which no lease ends, whatever the row's: for who can
+	// only take a free lock after a lease.
 	Lease time.Duration
 	Dial  func(ctx context.Context, endpoints []string) (Process, error)
 }
@@ -53,7 +55,8 @@ type Held interface {
 	Release(ctx context.Context) error
 }
 
-// Crowd is a Session that stands in many elections without a goroutine for each. Without it a row starts one for each.
+// Crowd is a Session that stands in many elections without a goroutine for each. Without it a row
+// starts one for each.
 type Crowd interface {
 	// Stand stands for all names until ctx ends, and calls won for each that is won.
 	Stand(ctx context.Context, names []string, won func(name string, h Held)) error

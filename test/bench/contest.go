@@ -79,7 +79,8 @@ func (k contention) metered(ctx context.Context, e *Env, c *Contender) (Sample, 
 	})
 }
 
-// longLease is the TTL where requests are counted, so that no renewal is among them. ZooKeeper has none of that length: there are a few.
+// longLease is the TTL where requests are counted, so that no renewal is among them. ZooKeeper has
+// none of that length: there are a few.
 func (e *Env) longLease() time.Duration {
 	if e.Kind == "zookeeper" {
 		return lease
@@ -87,7 +88,8 @@ func (e *Env) longLease() time.Duration {
 	return 120 * time.Second
 }
 
-// contend has all members take the lock again and again. The sample has what the meter counted for each hold.
+// contend has all members take the lock again and again. The sample has what the meter counted for
+// each hold.
 func (k contention) contend(ctx context.Context, e *Env, c *Contender, ttl time.Duration, m meter) (Sample, error) {
 	t, err := e.team(ctx, c, k.procs, k.goroutines, ttl)
 	if err != nil {
@@ -128,7 +130,8 @@ func (k contention) contest(members int) *contest {
 	return x
 }
 
-// finish ends the contest. Who does not get the lock soon, as one who looks again only after a lease, is given up.
+// finish ends the contest. Who does not get the lock soon, as one who looks again only after a
+// lease, is given up.
 func (x *contest) finish(cancel context.CancelFunc, done chan error) error {
 	x.stop.Store(true)
 	close(x.ended)
@@ -145,7 +148,8 @@ func (x *contest) finish(cancel context.CancelFunc, done chan error) error {
 	return nil
 }
 
-// measure lets the contest run warm, then counts for the window, and reads the meter at its start and end.
+// measure lets the contest run warm, then counts for the window, and reads the meter at its start
+// and end.
 func (x *contest) measure(ctx context.Context, m meter) (time.Duration, error) {
 	if err := sleep(ctx, x.warm); err != nil {
 		return 0, err

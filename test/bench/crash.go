@@ -7,12 +7,14 @@ import (
 	"time"
 )
 
-// What leads is killed: how long until the next one leads. Several elections at once, each with a lease of its own in the process that
-// dies, so that the kill finds each at another point between two renewals.
+// What leads is killed: how long until the next one leads. Several elections at once, each with a
+// lease of its own in the process that dies, so that the kill finds each at another point between
+// two renewals.
 
 const crashes = 8 // elections for each TTL
 
-// expirySlack: etcd looks for leases that are over twice a second, so equal TTLs differ by chance in their slowest case.
+// expirySlack: etcd looks for leases that are over twice a second, so equal TTLs differ by chance
+// in their slowest case.
 const expirySlack = 0.05
 
 func crashBenches() []*Bench {
@@ -71,7 +73,8 @@ func crashOne(ctx context.Context, e *Env, c *Contender, choose func(Process) []
 	return s, nil
 }
 
-// takeOver stands for all names, kills the worker that leads, and returns for each how many seconds later it was won.
+// takeOver stands for all names, kills the worker that leads, and returns for each how many seconds
+// later it was won.
 func (j job) takeOver(ctx context.Context, s Session, w *worker) ([]float64, error) {
 	at := make([]time.Time, j.N)
 	done := make(chan error, 1)

@@ -8,7 +8,8 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// One process stands second in many elections, then the one that leads them all is gone: rows 18 and 19.
+// One process stands second in many elections, then the one that leads them all is gone: rows 18
+// and 19.
 
 func crowdBenches() []*Bench {
 	standing := &Bench{Name: fmt.Sprintf("stand second in %d elections, then take them over", many),
@@ -132,7 +133,8 @@ func (e *Env) grown(ctx context.Context, before Counts, n int, failed <-chan err
 	}
 }
 
-// settled waits until no more watches are opened, which a client does one after the other once its claims are entered.
+// settled waits until no more watches are opened, which a client does one after the other once its
+// claims are entered.
 func settled(ctx context.Context, e *Env) (Counts, error) {
 	for last := -1.0; ; {
 		if err := sleep(ctx, time.Second); err != nil {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// disk says what the folder's disk is like: how long it takes to make 2,300 bytes durable, which is about what etcd writes at a time.
+// disk says what the folder's disk is like: how long it takes to make 2,300 bytes durable, which is
+// about what etcd writes at a time.
 func disk(dir string) (string, error) {
 	f, err := os.CreateTemp(dir, "sync-")
 	if err != nil {

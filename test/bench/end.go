@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// How long nobody leads, on every store: after a clean release, after a crash, and while the process that leads is stopped. Rows 38 to 40.
+// How long nobody leads, on every store: after a clean release, after a crash, and while the
+// process that leads is stopped. Rows 38 to 40.
 
 const endTTL = 2 * time.Second
 
@@ -35,7 +36,8 @@ func endTogether(sig syscall.Signal) func(context.Context, *Env, []*Contender) (
 	return eachApart(func(ctx context.Context, e *Env, c *Contender) (Sample, error) { return endOne(ctx, e, c, sig) })
 }
 
-// endOne has a worker lead several names under leases of their own, ends or stops it, and has this process take over.
+// endOne has a worker lead several names under leases of their own, ends or stops it, and has this
+// process take over.
 func endOne(ctx context.Context, e *Env, c *Contender, sig syscall.Signal) (Sample, error) {
 	ttl := endTTL
 	same := *c
@@ -76,7 +78,8 @@ func endOne(ctx context.Context, e *Env, c *Contender, sig syscall.Signal) (Samp
 	return Sample{"end": times(each), "never": value(float64(never))}, nil
 }
 
-// wins campaigns for all names and returns when each was won, at the latest at ctx's end, and how many were not.
+// wins campaigns for all names and returns when each was won, at the latest at ctx's end, and how
+// many were not.
 func (j job) wins(ctx context.Context, s Session) (at []time.Time, never int, err error) {
 	at = make([]time.Time, j.N)
 	var late atomic.Int64

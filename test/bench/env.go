@@ -56,8 +56,8 @@ func (e *Env) dial(ctx context.Context, c *Contender) (Process, error) {
 	return c.Dial(ctx, e.servers.endpoints())
 }
 
-// box is what the servers are started in: they were made for tests, and this program is none. What a test would be failed for ends the
-// run.
+// box is what the servers are started in: they were made for tests, and this program is none. What
+// a test would be failed for ends the run.
 type box struct {
 	testing.TB
 	dir     string

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// How cost grows with the number of elections, locks or waiters. All times are for one of them: where they grow with the number, the whole
-// grows faster than the number does.
+// How cost grows with the number of elections, locks or waiters. All times are for one of them:
+// where they grow with the number, the whole grows faster than the number does.
 
 func growBenches(n int) []*Bench {
 	each := func(row int, key, what string, unit Unit) Line {
@@ -49,7 +49,8 @@ func secondIn(n int) run {
 	return func(ctx context.Context, e *Env, c *Contender) (Sample, error) { return second(ctx, e, c, n) }
 }
 
-// grow measures one size, once for each contender. A line that cannot be measured at that size is said to be so.
+// grow measures one size, once for each contender. A line that cannot be measured at that size is
+// said to be so.
 func grow(ctx context.Context, e *Env, ours, peer *Contender, n int) ([]Result, error) {
 	var all []Result
 	for _, b := range growBenches(n) {

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// guard watches one name: it fails when two hold it at once, when the library says that its own holder holds nothing, or when a token
-// is not larger than the one before.
+// guard watches one name: it fails when two hold it at once, when the library says that its own
+// holder holds nothing, or when a token is not larger than the one before.
 type guard struct {
 	inside atomic.Int32
 	token  atomic.Uint64

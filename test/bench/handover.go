@@ -50,7 +50,8 @@ func handover(stands time.Duration, rounds int) func(context.Context, *Env, *Con
 	}
 }
 
-// handOn has next stand for a while, then the leader resign, and returns how long it took from the one's call to the other's return.
+// handOn has next stand for a while, then the leader resign, and returns how long it took from the
+// one's call to the other's return.
 func handOn(ctx context.Context, next Session, name string, leader Held, g *guard, stands time.Duration) (Held, time.Duration, error) {
 	type win struct {
 		h   Held

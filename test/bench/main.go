@@ -1,5 +1,5 @@
-// Command bench measures Primacy beside other libraries: both in one run, against the same servers, in turns. It prints the table of
-// figures with the ratio of the two, and the goal of each.
+// Command bench measures Primacy beside other libraries: both in one run, against the same servers,
+// in turns. It prints the table of figures with the ratio of the two, and the goal of each.
 package main
 
 import (

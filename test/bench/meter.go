@@ -95,7 +95,8 @@ func label(labels, name string) string {
 	return v
 }
 
-// since returns what was counted after an earlier count. Watches, keys and memory stay what they are.
+// since returns what was counted after an earlier count. Watches, keys and memory stay what they
+// are.
 func (n Counts) since(before Counts) Counts {
 	d := Counts{Unary: less(n.Unary, before.Unary), Stream: less(n.Stream, before.Stream),
 		Proposals: n.Proposals - before.Proposals, Watches: n.Watches, Keys: n.Keys, Resident: n.Resident}

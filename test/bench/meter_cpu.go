@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// What processes take of the CPU, as Linux counts it: the servers by their process, with all that it started, and ours.
+// What processes take of the CPU, as Linux counts it: the servers by their process, with all that
+// it started, and ours.
 
 // tick is how long one of /proc's is: a hundredth of a second on every Linux.
 const tick = 10 * time.Millisecond
@@ -82,7 +83,8 @@ func listening(table string, port int) string {
 	return ""
 }
 
-// holderOf returns the first process that has the file open: of one that was handed on to children, its parent.
+// holderOf returns the first process that has the file open: of one that was handed on to children,
+// its parent.
 func holderOf(file string) (int, error) {
 	all, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	best := 0
@@ -101,7 +103,8 @@ func holderOf(file string) (int, error) {
 	return best, nil
 }
 
-// cpuOf returns what processes have taken so far with all their children, those that have ended too.
+// cpuOf returns what processes have taken so far with all their children, those that have ended
+// too.
 func cpuOf(pids ...int) (time.Duration, error) {
 	parents, taken := map[int]int{}, map[int]time.Duration{}
 	all, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -131,7 +134,8 @@ func cpuOf(pids ...int) (time.Duration, error) {
 	return sum, nil
 }
 
-// parseStat reads a process's stat: its parent, and what it and its children that have ended have taken.
+// parseStat reads a process's stat: its parent, and what it and its children that have ended have
+// taken.
 func parseStat(text []byte) (pid, parent int, cpu time.Duration, err error) {
 	if _, err := fmt.Sscanf(string(text), "%d (", &pid); err != nil {
 		return 0, 0, 0, err

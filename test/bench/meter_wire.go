@@ -12,8 +12,9 @@ import (
 	"sync/atomic"
 )
 
-// wire is a proxy that counts what clients ask of a server, and how many bytes it sends them: round trips as they are on the wire, whatever
-// a library does in between. It is in the way only while they are counted, for it takes time.
+// wire is a proxy that counts what clients ask of a server, and how many bytes it sends them: round
+// trips as they are on the wire, whatever a library does in between. It is in the way only while
+// they are counted, for it takes time.
 type wire struct {
 	ln       net.Listener
 	target   string
@@ -26,7 +27,8 @@ type wire struct {
 	conns []net.Conn
 }
 
-// framing passes one message of a client on and says whether the server answers it as a request of its own. First is the connection's first.
+// framing passes one message of a client on and says whether the server answers it as a request of
+// its own. First is the connection's first.
 type framing func(w io.Writer, r *bufio.Reader, first bool) (request bool, err error)
 
 func newWire(target string, frame framing) (*wire, error) {
@@ -128,7 +130,8 @@ func respLength(w io.Writer, r *bufio.Reader, mark byte) (int, error) {
 	return strconv.Atoi(strings.TrimRight(line[1:], "\r\n"))
 }
 
-// postgresFrame passes a message of PostgreSQL's protocol on. What is answered as a whole ends with Sync, or is a simple Query.
+// postgresFrame passes a message of PostgreSQL's protocol on. What is answered as a whole ends with
+// Sync, or is a simple Query.
 func postgresFrame(w io.Writer, r *bufio.Reader, first bool) (bool, error) {
 	head := make([]byte, 5)
 	if first {
@@ -145,7 +148,8 @@ func postgresFrame(w io.Writer, r *bufio.Reader, first bool) (bool, error) {
 	return !first && (head[0] == 'S' || head[0] == 'Q'), err
 }
 
-// zooKeeperFrame passes a packet of ZooKeeper's protocol on. Pings keep the session and are no requests.
+// zooKeeperFrame passes a packet of ZooKeeper's protocol on. Pings keep the session and are no
+// requests.
 func zooKeeperFrame(w io.Writer, r *bufio.Reader, first bool) (bool, error) {
 	head := make([]byte, 8)
 	if _, err := io.ReadFull(r, head); err != nil {

@@ -59,7 +59,8 @@ type ourSession struct {
 	terms []*primacy.Term // won by Campaign
 }
 
-// Close resigns what is still led, for a session that closes waits until all work says that it has stopped.
+// Close resigns what is still led, for a session that closes waits until all work says that it has
+// stopped.
 func (s *ourSession) Close(ctx context.Context) error {
 	s.mu.Lock()
 	terms := s.terms

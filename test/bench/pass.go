@@ -6,9 +6,11 @@ import (
 	"time"
 )
 
-// The rows that are the same on every store: locks that nobody else wants, and one that all want. Rows 31 to 37, 41 and 42.
+// The rows that are the same on every store: locks that nobody else wants, and one that all want.
+// Rows 31 to 37, 41 and 42.
 
-// tails lets a 99th percentile be worse than the peer's where that is not what a line is about: who polls and starves the others has a short one.
+// tails lets a 99th percentile be worse than the peer's where that is not what a line is about: who
+// polls and starves the others has a short one.
 const tails = 1e9
 
 func aloneBenches() []*Bench {
@@ -26,7 +28,8 @@ func aloneBenches() []*Bench {
 	return []*Bench{line(31, 1), line(32, 16)}
 }
 
-// alone measures locks of n goroutines of one process, each on a name of its own, with what they take of the CPU.
+// alone measures locks of n goroutines of one process, each on a name of its own, with what they
+// take of the CPU.
 func alone(n int) run {
 	return func(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 		m, err := e.cpu()
@@ -37,7 +40,8 @@ func alone(n int) run {
 	}
 }
 
-// Goals of hand-overs under contention, by store. On PostgreSQL who has no lease, and writes nothing, is faster.
+// Goals of hand-overs under contention, by store. On PostgreSQL who has no lease, and writes
+// nothing, is faster.
 var (
 	passGoal  = map[string]Goal{"redis": {Ratio: 1.3}, "zookeeper": {Ratio: 1.5}}
 	shareGoal = map[string]Goal{"redis": {Least: 0.95}}
@@ -66,7 +70,8 @@ func passBenches() []*Bench {
 	}
 }
 
-// localBench lets a library hand a lock on inside a process: each hold is still by another than the one before.
+// localBench lets a library hand a lock on inside a process: each hold is still by another than the
+// one before.
 func localBench(row int, what, chart string, k contention) *Bench {
 	return &Bench{Name: what, Run: k.weighed, Lines: []Line{
 		{Row: row, Key: "rate", What: what, Unit: Rate, Higher: true, On: passGoal, Chart: chart},
@@ -115,7 +120,8 @@ func wireBenches() []*Bench {
 	}
 }
 
-// wired measures through proxies that count requests. Leases are long, so that no renewal is among them.
+// wired measures through proxies that count requests. Leases are long, so that no renewal is among
+// them.
 func wired(f func(context.Context, *Env, *Contender, meter) (Sample, error)) run {
 	return func(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 		there, wires, err := e.wired()

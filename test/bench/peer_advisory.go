@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// PostgreSQL's own session-level advisory locks, by hand: a connection for each holder and each waiter, no lease. When the process dies the
-// server hears of it and the next one has the lock; when it hangs, or its host falls silent, never.
+// PostgreSQL's own session-level advisory locks, by hand: a connection for each holder and each
+// waiter, no lease. When the process dies the server hears of it and the next one has the lock;
+// when it hangs, or its host falls silent, never.
 func init() {
 	contenders = append(contenders, &Contender{Name: "advisory lock", Store: "postgres", Local: true, Dial: dialAdvisory})
 }

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// Apache Curator's InterProcessMutex, where Java's compiler and Debian's libcurator-recipes-java are installed. One Java process serves all
-// clients of this one, each a Curator of its own; a pipe to it takes some 20 µs of a millisecond.
+// Apache Curator's InterProcessMutex, where Java's compiler and Debian's libcurator-recipes-java
+// are installed. One Java process serves all clients of this one, each a Curator of its own; a pipe
+// to it takes some 20 µs of a millisecond.
 func init() {
 	if _, err := curatorJars(); err == nil {
 		contenders = append(contenders, &Contender{Name: "curator", Store: "zookeeper", Local: true, Dial: dialCurator})
@@ -207,7 +208,8 @@ func (l *curatorLock) Lock(ctx context.Context) (Held, error) {
 	return l, l.s.java.order(ctx, "lock", l.s.id, l.id, l.path)
 }
 
-// Check says nothing: a holder hears of a loss only through a listener of its own, and then from another thread.
+// Check says nothing: a holder hears of a loss only through a listener of its own, and then from
+// another thread.
 func (l *curatorLock) Check() error  { return nil }
 func (l *curatorLock) Token() uint64 { return 0 }
 

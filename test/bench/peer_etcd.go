@@ -80,7 +80,8 @@ func (s *etcdSession) Lock(name string, _ LockOptions) Lock {
 	return &etcdLock{s, concurrency.NewMutex(s.s, "bench/"+name)}
 }
 
-// etcdLock is also what is held: its token is the one that the package's documentation tells users to take.
+// etcdLock is also what is held: its token is the one that the package's documentation tells users
+// to take.
 type etcdLock struct {
 	s *etcdSession
 	m *concurrency.Mutex

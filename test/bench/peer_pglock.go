@@ -10,8 +10,9 @@ import (
 	_ "github.com/lib/pq" // the driver that pglock asks for
 )
 
-// cirello.io/pglock: a row that its holder changes with each heartbeat; who waits looks again after a whole lease. So its lease is short
-// where none ends, or a waiter would not be seen to get it at all.
+// cirello.io/pglock: a row that its holder changes with each heartbeat; who waits looks again after
+// a whole lease. So its lease is short where none ends, or a waiter would not be seen to get it at
+// all.
 func init() {
 	contenders = append(contenders, &Contender{Name: "pglock", Store: "postgres", Local: true, Lease: time.Second, Dial: dialPglock})
 }

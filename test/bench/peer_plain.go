@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// plain is a session of a library that has locks and no more: nothing keeps it alive, and who campaigns takes a lock and renews it himself,
-// as the library's users do.
+// plain is a session of a library that has locks and no more: nothing keeps it alive, and who
+// campaigns takes a lock and renews it himself, as the library's users do.
 type plain struct {
 	ttl  time.Duration
 	take func(ctx context.Context, name string, ttl time.Duration) (Held, error)

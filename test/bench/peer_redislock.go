@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// bsm/redislock: who waits asks again after a while, which its user chooses. Its README has 100 ms; with 1 ms it passes the lock on as fast
-// as it can, and asks the server all the time.
+// bsm/redislock: who waits asks again after a while, which its user chooses. Its README has 100 ms;
+// with 1 ms it passes the lock on as fast as it can, and asks the server all the time.
 func init() {
 	contenders = append(contenders,
 		&Contender{Name: "redislock 1ms", Store: "redis", Local: true, Dial: dialRedislock(time.Millisecond)},
@@ -41,7 +41,8 @@ func (p *redislockProcess) Session(_ context.Context, ttl time.Duration) (Sessio
 	return newPlain(ttl, p.take), nil
 }
 
-// take waits as long as ctx allows, which has to have a deadline: else the library waits for no longer than the ttl.
+// take waits as long as ctx allows, which has to have a deadline: else the library waits for no
+// longer than the ttl.
 func (p *redislockProcess) take(ctx context.Context, name string, ttl time.Duration) (Held, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

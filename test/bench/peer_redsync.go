@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// go-redsync/redsync on one server: who waits asks again after a while. By default that is 50 to 250 ms; with 1 ms it passes the lock on
-// as fast as it can, and asks the server all the time.
+// go-redsync/redsync on one server: who waits asks again after a while. By default that is 50 to
+// 250 ms; with 1 ms it passes the lock on as fast as it can, and asks the server all the time.
 func init() {
 	contenders = append(contenders,
 		&Contender{Name: "redsync 1ms", Store: "redis", Local: true, Dial: dialRedsync(redsync.WithRetryDelay(time.Millisecond))},
@@ -44,7 +44,8 @@ func (p *redsyncProcess) Session(_ context.Context, ttl time.Duration) (Session,
 	return newPlain(ttl, p.take), nil
 }
 
-// take waits as long as ctx allows: 32 tries, the default, are not what a lock means that others hold for long.
+// take waits as long as ctx allows: 32 tries, the default, are not what a lock means that others
+// hold for long.
 func (p *redsyncProcess) take(ctx context.Context, name string, ttl time.Duration) (Held, error) {
 	o := append([]redsync.Option{redsync.WithExpiry(ttl), redsync.WithTries(math.MaxInt32)}, p.options...)
 	h := &redsyncHeld{m: p.rs.NewMutex("bench/"+name, o...)}

@@ -9,11 +9,13 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 )
 
-// rueidis' rueidislock: who waits is woken by the invalidations of client-side caching. With one key and without its own invalidations, as its
-// README has it for one server, it is fastest; its default is three keys on the same server.
+// rueidis' rueidislock: who waits is woken by the invalidations of client-side caching. With one
+// key and without its own invalidations, as its README has it for one server, it is fastest; its
+// default is three keys on the same server.
 //
-// Under load it is known to stop for good on a free lock (its wake-up is lost and there is no timer beside it). A call that has not
-// returned after stallLimit is given up and made again, and counted.
+// Under load it is known to stop for good on a free lock (its wake-up is lost and there is no timer
+// beside it). A call that has not returned after stallLimit is given up and made again, and
+// counted.
 func init() {
 	contenders = append(contenders,
 		&Contender{Name: "rueidislock", Store: "redis", Local: true, Dial: dialRueidislock(1, true)},
@@ -30,7 +32,8 @@ type rueidislockProcess struct {
 	option rueidislock.LockerOption
 }
 
-// dialRueidislock does not connect yet: its locker has one validity for all, so each session has a locker, and a connection, of its own.
+// dialRueidislock does not connect yet: its locker has one validity for all, so each session has a
+// locker, and a connection, of its own.
 func dialRueidislock(majority int32, noloop bool) func(context.Context, []string) (Process, error) {
 	return func(_ context.Context, endpoints []string) (Process, error) {
 		return &rueidislockProcess{rueidislock.LockerOption{KeyPrefix: "bench", KeyMajority: majority, NoLoopTracking: noloop,
@@ -75,8 +78,8 @@ func (s *rueidislockSession) take(ctx context.Context, name string, _ time.Durat
 	}
 }
 
-// try waits for the lock as long as ctx and stallLimit allow. The lock's context must not end with either: that would release it. Nor may it
-// have a deadline, for that would shorten the lock.
+// try waits for the lock as long as ctx and stallLimit allow. The lock's context must not end with
+// either: that would release it. Nor may it have a deadline, for that would shorten the lock.
 func (s *rueidislockSession) try(ctx context.Context, name string) (Held, error) {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	unhook := context.AfterFunc(ctx, cancel)

@@ -10,8 +10,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// go-zookeeper's Lock: an ephemeral sequential node and a watch on the one in front. Its calls obey no context: one that is given up ends with
-// the connection.
+// go-zookeeper's Lock: an ephemeral sequential node and a watch on the one in front. Its calls obey
+// no context: one that is given up ends with the connection.
 func init() {
 	contenders = append(contenders, &Contender{Name: "go-zookeeper", Store: "zookeeper", Local: true, Dial: dialZooKeeper})
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The program: a part of `primacy run` is killed while the rest of it lives, which knows that nothing of the leader is left and gives its
-// claim up without waiting for the lease. Row 9.
+// The program: a part of `primacy run` is killed while the rest of it lives, which knows that
+// nothing of the leader is left and gives its claim up without waiting for the lease. Row 9.
 
 const programRounds = 4
 
@@ -74,7 +74,8 @@ func killProgram(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 	return Sample{"supervisor": times(took["supervisor"]), "command": times(took["command"])}, nil
 }
 
-// killOnce has the program lead and run a command, kills one of the two, and returns how long it took until next led.
+// killOnce has the program lead and run a command, kills one of the two, and returns how long it
+// took until next led.
 func killOnce(ctx context.Context, e *Env, program string, next Session, command bool) (time.Duration, error) {
 	name := e.Name("program")
 	var hosts []string

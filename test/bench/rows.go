@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// benches are all measurements on a store, in the order in which they run: the short ones first. Those of etcd ask its servers what
-// they cost them, and have goals of their own; those after row 30 are the same on every store.
+// benches are all measurements on a store, in the order in which they run: the short ones first.
+// Those of etcd ask its servers what they cost them, and have goals of their own; those after row
+// 30 are the same on every store.
 func benches(kind string) []*Bench {
 	if kind != "etcd" {
 		return slices.Concat(aloneBenches(), passBenches(), wireBenches(), endBenches())

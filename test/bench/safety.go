@@ -12,7 +12,8 @@ import (
 	"github.com/primacy-go/primacy/internal/proxy"
 )
 
-// Two who lead at once, in short: rows 1 and 4. The long form, with every kind of fault, is `make versus` and `make torture`.
+// Two who lead at once, in short: rows 1 and 4. The long form, with every kind of fault, is `make
+// versus` and `make torture`.
 
 const (
 	cutTerms    = 20
@@ -49,7 +50,8 @@ func eachApart(f run) func(context.Context, *Env, []*Contender) ([]Sample, error
 	}
 }
 
-// cut has leaders behind a proxy that falls silent, and others who win after them, and asks the leaders all the time.
+// cut has leaders behind a proxy that falls silent, and others who win after them, and asks the
+// leaders all the time.
 func cut(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 	var proxies []*proxy.Proxy
 	var behind []string
@@ -93,7 +95,8 @@ func cut(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 	})
 }
 
-// overlaps counts the names of which the old holder still says that it leads when the next one has won.
+// overlaps counts the names of which the old holder still says that it leads when the next one has
+// won.
 func overlaps(ctx context.Context, next Session, names []string, held []Held, strike func()) (Sample, error) {
 	won, last := make([]time.Time, len(names)), make([]time.Time, len(names))
 	time.AfterFunc(cutTTL/2, strike)
@@ -124,7 +127,8 @@ func overlaps(ctx context.Context, next Session, names []string, held []Held, st
 	return Sample{"both": value(float64(both)), "longest": value(longest)}, err
 }
 
-// thaw freezes processes that lead until their right is long over, and looks at what each one's next check says.
+// thaw freezes processes that lead until their right is long over, and looks at what each one's
+// next check says.
 func thaw(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 	var workers []*worker
 	defer func() {

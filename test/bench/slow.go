@@ -16,7 +16,8 @@ const slowSync = 2 * time.Millisecond
 
 const fastSync = "return syscall.Fdatasync(int(f.Fd()))"
 
-// slowServer returns an etcd server whose log's fdatasync takes slowSync longer, built once on this machine from the same sources.
+// slowServer returns an etcd server whose log's fdatasync takes slowSync longer, built once on this
+// machine from the same sources.
 func slowServer(b *box) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -47,7 +48,8 @@ func slowServer(b *box) (string, error) {
 	return out, os.Rename(out+".new", out)
 }
 
-// slowModule has the build in dir take a copy of the module that etcd's fdatasync is in, changed to be slow.
+// slowModule has the build in dir take a copy of the module that etcd's fdatasync is in, changed to
+// be slow.
 func slowModule(dir string) error {
 	const module = "go.etcd.io/etcd/client/pkg/v3"
 	source, err := goIn(dir, "list", "-m", "-f", "{{.Dir}}", module)

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// quantile returns the value below which a part q of the values lies (nearest rank), 0 if there are none.
+// quantile returns the value below which a part q of the values lies (nearest rank), 0 if there are
+// none.
 func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -42,8 +43,8 @@ func spreadOf(values []float64) Spread {
 	return Spread{median(values), slices.Min(values), slices.Max(values)}
 }
 
-// ratios returns, for each repetition, how many times better ours was than the peer. More is better, whichever way the figure goes. A
-// repetition in which either is 0 has no ratio.
+// ratios returns, for each repetition, how many times better ours was than the peer. More is
+// better, whichever way the figure goes. A repetition in which either is 0 has no ratio.
 func ratios(ours, peer []float64, higher bool) []float64 {
 	var rs []float64
 	for i := range min(len(ours), len(peer)) {

@@ -29,7 +29,8 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// The ratio is taken within each repetition, so that a machine that is slow for a while moves both sides.
+// The ratio is taken within each repetition, so that a machine that is slow for a while moves both
+// sides.
 func TestRatiosAreWithinARepetition(t *testing.T) {
 	ours, peer := []float64{1, 2, 4}, []float64{10, 20, 80}
 	got := spreadOf(ratios(ours, peer, false))

@@ -24,7 +24,8 @@ func steadyBenches() []*Bench {
 	}
 }
 
-// steady holds many elections and counts what the client sends meanwhile. Ours never needs more than one session.
+// steady holds many elections and counts what the client sends meanwhile. Ours never needs more
+// than one session.
 func steady(apart bool) func(context.Context, *Env, *Contender) (Sample, error) {
 	return func(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 		sessions := 1

@@ -83,7 +83,8 @@ func startZooKeeper(e *Env, _ EnvOptions) (servers, error) {
 	return servers{text: "ZooKeeper, one server, a tick of 1 s,", addrs: []string{s.Addr()}, at: verbatim, frame: zooKeeperFrame}, nil
 }
 
-// warm lets what is written in Java, a server or a peer, compile itself before anything is measured.
+// warm lets what is written in Java, a server or a peer, compile itself before anything is
+// measured.
 func (e *Env) warm(ctx context.Context, c *Contender) error {
 	if e.Kind != "zookeeper" {
 		return nil

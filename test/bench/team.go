@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// team is several processes of one contender, each a connection of its own within this process, with several goroutines each.
+// team is several processes of one contender, each a connection of its own within this process,
+// with several goroutines each.
 type team struct {
 	procs    []Process
 	sessions []Session
@@ -20,7 +21,8 @@ type member struct {
 	session Session
 }
 
-// team opens procs processes with goroutines members each, who share a session where the contender can.
+// team opens procs processes with goroutines members each, who share a session where the contender
+// can.
 func (e *Env) team(ctx context.Context, c *Contender, procs, goroutines int, ttl time.Duration) (*team, error) {
 	t := &team{}
 	for p := range procs {

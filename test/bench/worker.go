@@ -17,8 +17,9 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// A worker is this program again, as a process of its own: one that can be killed, or whose memory can be looked at. It reads a job
-// and then orders from its standard input, a line each, and ends with it.
+// A worker is this program again, as a process of its own: one that can be killed, or whose memory
+// can be looked at. It reads a job and then orders from its standard input, a line each, and ends
+// with it.
 
 const workerArg = "worker"
 
@@ -100,7 +101,8 @@ func tell(e event) {
 	_, _ = os.Stdout.Write(append(line, '\n'))
 }
 
-// start does the job. What it won stays its own until the process ends. The session is the one for all names, if there is one.
+// start does the job. What it won stays its own until the process ends. The session is the one for
+// all names, if there is one.
 func (j job) start(ctx context.Context) (Session, error) {
 	c := find(j.Contender)
 	if c == nil {
@@ -125,7 +127,8 @@ func (j job) start(ctx context.Context) (Session, error) {
 	return s, nil
 }
 
-// lead wins each name with a session of its own. They start at different times, so that their renewals do.
+// lead wins each name with a session of its own. They start at different times, so that their
+// renewals do.
 func (j job) lead(ctx context.Context, p Process) error {
 	err := parallel(ctx, j.N, j.N, func(ctx context.Context, i int) error {
 		if err := sleep(ctx, rand.N(j.ttl(i)/3)); err != nil {
@@ -144,7 +147,8 @@ func (j job) lead(ctx context.Context, p Process) error {
 	return err
 }
 
-// ask leads and asks whether it does, and tells what the first answer after a long pause of the process was.
+// ask leads and asks whether it does, and tells what the first answer after a long pause of the
+// process was.
 func (j job) ask(ctx context.Context, s Session) error {
 	h, err := s.Campaign(ctx, j.name(0))
 	if err != nil {
@@ -183,7 +187,8 @@ func (j job) stand(ctx context.Context, s Session) {
 	}
 }
 
-// standAll stands for all names until ctx ends, with a goroutine for each where the library knows no better.
+// standAll stands for all names until ctx ends, with a goroutine for each where the library knows
+// no better.
 func standAll(ctx context.Context, s Session, names []string, won func()) error {
 	if crowd, ok := s.(Crowd); ok {
 		return crowd.Stand(ctx, names, func(string, Held) { won() })
@@ -197,7 +202,8 @@ func standAll(ctx context.Context, s Session, names []string, won func()) error 
 	})
 }
 
-// campaignOn campaigns until it has won. A server that ten thousand goroutines ask at once answers that those are too many.
+// campaignOn campaigns until it has won. A server that ten thousand goroutines ask at once answers
+// that those are too many.
 func campaignOn(ctx context.Context, s Session, name string) (h Held, err error) {
 	for range 100 {
 		if h, err = s.Campaign(ctx, name); err == nil || ctx.Err() != nil {

@@ -93,7 +93,8 @@ func (w *worker) kill() time.Time {
 	return at
 }
 
-// close ends what the worker holds, so that its leases do not end while somebody else is measured, and then the process.
+// close ends what the worker holds, so that its leases do not end while somebody else is measured,
+// and then the process.
 func (w *worker) close(ctx context.Context) error {
 	defer w.kill()
 	if _, err := w.in.Write([]byte("close\n")); err != nil {

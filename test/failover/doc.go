@@ -8,8 +8,9 @@
 //
 // Two leaders are seen in one of two ways:
 //
-//   - by order: a request that was SENT after an answer with a newer token had ARRIVED, at whatever client, was answered with an older one. (A request that was
-//     under way meanwhile may be: nobody can take it back.)
+//   - by order: a request that was SENT after an answer with a newer token had ARRIVED, at whatever
+//     client, was answered with an older one. (A request that was under way meanwhile may be:
+//     nobody can take it back.)
 //   - by instant: an answer of an older term was made at a later instant than one of a newer term.
 //
 // A gap is the time from the last answer of one term to the first of the next, as clients see it.

@@ -154,7 +154,8 @@ func TestFailover(t *testing.T) {
 	s.report(s.clients.end(), rounds)
 }
 
-// round injects one fault into the leader, and waits for the next one and for what becomes of the former.
+// round injects one fault into the leader, and waits for the next one and for what becomes of the
+// former.
 func (s *service) round(f fault) {
 	s.Helper()
 	lead := s.leader(0)

@@ -24,7 +24,8 @@ import (
 
 var tokenIs = regexp.MustCompile(`PRIMACY_TOKEN=\d+`)
 
-// TestVerbs holds what the verbs print as JSON, what a command finds in its environment and in the state file, and the events.
+// TestVerbs holds what the verbs print as JSON, what a command finds in its environment and in the
+// state file, and the events.
 func TestVerbs(t *testing.T) {
 	t.Parallel()
 	s := etcdtest.Start(t, etcdtest.Options{})
@@ -211,7 +212,8 @@ type stream struct {
 	end     func()
 }
 
-// text returns what came, each "waiting" once: how often it is told depends on how fast the others are.
+// text returns what came, each "waiting" once: how often it is told depends on how fast the others
+// are.
 func (s *stream) text() string {
 	s.mu <- struct{}{}
 	defer func() { <-s.mu }()
@@ -351,9 +353,9 @@ func TestSidecar(t *testing.T) {
 		says, _ := answer("DELETE", "/v1/locks/nightly", "", "Primacy-Token", token)
 		return says
 	})
-	slot, _ := answer("POST", "/v1/locks/build", `{"id":"s1","slots":2}`)
+	slot, slotText := answer("POST", "/v1/locks/build", `{"id":"s1","slots":2}`)
 	b.is("slot of a semaphore", func() string { return slot })
-	reader, _ := answer("POST", "/v1/locks/catalog", `{"id":"r1","shared":true}`)
+	reader, readerText := answer("POST", "/v1/locks/catalog", `{"id":"r1","shared":true}`)
 	b.is("shared lock", func() string { return reader })
 	bound := follow("POST", "/v1/locks/bound", `{"id":"b1","bound":true}`)
 	b.is("bound lock", bound.text)
@@ -366,6 +368,9 @@ func TestSidecar(t *testing.T) {
 	asks(b, "GET", "/v1/cron", "")
 	asks(b, "GET", "/v1/cron/nothing", "")
 	asks(b, "GET", "/nothing", "")
+	// A server that stops waits for the locks that it has promised, for up to a minute here.
+	answer("DELETE", "/v1/locks/build", "", "Primacy-Token", between(slotText, `"token":"`, `"`))
+	answer("DELETE", "/v1/locks/catalog", "", "Primacy-Token", between(readerText, `"token":"`, `"`))
 	ends := follow("POST", "/v1/elections/stopped/campaign", `{"id":"web-1"}`)
 	w.eventually("it leads", func() bool { return strings.Contains(ends.text(), "elected") })
 	serve.cmd.Process.Signal(syscall.SIGTERM)

@@ -23,7 +23,8 @@ import (
 	"github.com/primacy-go/primacy/internal/zktest"
 )
 
-// holds is a command that stays until the file go is there or, asked to stop, until the file leave is there.
+// holds is a command that stays until the file go is there or, asked to stop, until the file leave
+// is there.
 const holds = `trap 'while ! test -e "$0.leave"; do sleep 0.05; done; exit 0' TERM; echo up; while ! test -e "$0.go"; do sleep 0.05; done`
 
 // obeys is a command that stays until it is asked to stop.

@@ -1,10 +1,11 @@
-// Command gotest runs go test and says what it is doing: a line for each package that is done, and one at least each 10 s. It prints the output of
-// tests that fail, and no other.
+// Command gotest runs go test and says what it is doing: a line for each package that is done, and
+// one at least each 10 s. It prints the output of tests that fail, and no other.
 //
 //	gotest [-slow N] [-cpu] MODULE-FOLDER ARGUMENTS-OF-GO-TEST…
 //
-// With -slow it ends with a table of the N slowest packages and tests; with -cpu the table has the user and system time of each package's
-// process and of what it started, which a busy machine changes less than the time by the clock.
+// With -slow it ends with a table of the N slowest packages and tests; with -cpu the table has the
+// user and system time of each package's process and of what it started, which a busy machine
+// changes less than the time by the clock.
 package main
 
 import (
@@ -96,11 +97,10 @@ func (r *run) goTest(dir string, args []string, cpu bool) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	interrupted := notified(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	if err := cmd.Start(); err != nil {
 		return 0, err
 	}
-	interrupted := make(chan os.Signal, 1)
-	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM) // go test has its own from the terminal, and ends
 	lines := make(chan []byte)
 	go func() {
 		defer close(lines)
@@ -137,6 +137,21 @@ func (r *run) goTest(dir string, args []string, cpu bool) (int, error) {
 		return max(1, cmd.ProcessState.ExitCode()), nil
 	}
 	return 0, err
+}
+
+// notified returns the signals that go test is to have too. Those that this process was started to
+// ignore, as in the background of a script or under nohup, are ignored, but not by the tests: what
+// has a handler here has none after an exec. Many tests end programs by these signals.
+func notified(all ...os.Signal) <-chan os.Signal {
+	heeded, ignored := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	for _, s := range all {
+		to := heeded
+		if signal.Ignored(s) {
+			to = ignored
+		}
+		signal.Notify(to, s)
+	}
+	return heeded
 }
 
 // take notes an event, and reports whether it printed something.

@@ -44,9 +44,14 @@ type role struct {
 }
 
 // TestOrder: everybody stands in the line in an order that is known, some give up, are killed or
-// die, and each of the others gets the line exactly in its turn. INTEROP_SEED plays one seed.
+// die, and each of the others gets the line exactly in its turn. INTEROP_SEED plays one seed,
+// -short the first of three.
 func TestOrder(t *testing.T) {
+	t.Parallel()
 	seeds := []uint64{1, 2, 3}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
 	if text := os.Getenv("INTEROP_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {

@@ -22,11 +22,15 @@ type tally struct {
 	wait                             time.Duration // the longest, of those that held
 }
 
-// TestMixedRun: two of each kind, and readers, contend for one line for 25 s (INTEROP_FOR sets
-// another time), with turns that are given up and programs that are killed. Nobody acts beside or
-// before another, each kind gets its share, and nothing is left.
+// TestMixedRun: two of each kind, and readers, contend for one line for 25 s (8 s with -short;
+// INTEROP_FOR sets another time), with turns that are given up and programs that are killed. Nobody
+// acts beside or before another, each kind gets its share, and nothing is left.
 func TestMixedRun(t *testing.T) {
+	t.Parallel()
 	length := 25 * time.Second
+	if testing.Short() {
+		length = 8 * time.Second
+	}
 	if text := os.Getenv("INTEROP_FOR"); text != "" {
 		var err error
 		if length, err = time.ParseDuration(text); err != nil {
@@ -188,7 +192,8 @@ func (r *mixed) report(terms int) {
 			name, t.turns, t.held, t.gaveUp, t.taken, t.died, t.wait.Round(time.Millisecond))
 	}
 	for name, t := range r.tallies {
-		if !strings.Contains(name, "Try") && (t.held == 0 || t.held*waiting*4 < held) {
+		few := t.held == 0 || t.held*waiting*4 < held
+		if few && !strings.Contains(name, "Try") && !testing.Short() { // chance decides in a short run
 			r.w.Errorf("%s held the line %d times only, of %d", name, t.held, held)
 		}
 	}

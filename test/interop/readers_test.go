@@ -10,6 +10,7 @@ import (
 // TestReadersAndStrangers: our readers hold together; one of etcd's own clients waits for all of
 // them, and readers that come later wait behind it.
 func TestReadersAndStrangers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, k := range strangers() {
 		t.Run(k.name, func(t *testing.T) {

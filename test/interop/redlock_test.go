@@ -118,6 +118,7 @@ func byRedislock(s *redistest.Server, key string) locker {
 // TestRedsyncAndRedislockOnTheSameKey lets the libraries fight with ours for one key, on one server
 // and over three. Never two hold.
 func TestRedsyncAndRedislockOnTheSameKey(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			const key = "jobs/billing {1}"

@@ -22,6 +22,7 @@ func strangers() []kind {
 // program that it is one, with its true lease, token and value, whether it holds or waits; and of
 // ours whose it is.
 func TestForeignHoldersInWords(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	session := w.newSession("watcher")
 	for _, k := range strangers() {

@@ -95,7 +95,8 @@ func parse(path string) (mutation, error) {
 	return m, err
 }
 
-// apply writes the mutated copies to dir and returns the overlay file that puts them in place of the sources.
+// apply writes the mutated copies to dir and returns the overlay file that puts them in place of
+// the sources.
 func (m mutation) apply(root, dir string) (overlay string, err error) {
 	replace := map[string]string{}
 	for _, f := range m.files {
@@ -126,7 +127,8 @@ func (m mutation) apply(root, dir string) (overlay string, err error) {
 	return overlay, os.WriteFile(overlay, text, 0o600)
 }
 
-// try runs the test that must fail. An error says that it did not, or that something else went wrong.
+// try runs the test that must fail. An error says that it did not, or that something else went
+// wrong.
 func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err error) {
 	overlay, err := m.apply(root, dir)
 	if err != nil {
@@ -156,8 +158,9 @@ func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err 
 	return "-", nil
 }
 
-// TestMutations demands that each mutation is caught. MUTATIONS=all runs all of them, MUTATIONS=REGEXP those whose name matches, and
-// nothing the ones of the core. MUTATIONS_SLICE=3/10 takes every tenth of them, from the fourth on.
+// TestMutations demands that each mutation is caught. MUTATIONS=all runs all of them,
+// MUTATIONS=REGEXP those whose name matches, and nothing the ones of the core. MUTATIONS_SLICE=3/10
+// takes every tenth of them, from the fourth on.
 func TestMutations(t *testing.T) {
 	which := os.Getenv("MUTATIONS")
 	switch which {
@@ -232,8 +235,8 @@ func tryAll(t *testing.T, todo []mutation) []verdict {
 	return verdicts
 }
 
-// The harness itself bites: a patch that changes nothing that counts is told as not caught, and one that does not compile or
-// touches a test is refused.
+// The harness itself bites: a patch that changes nothing that counts is told as not caught, and one
+// that does not compile or touches a test is refused.
 func TestTheHarnessBites(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -163,7 +163,8 @@ func TestLinesStayNarrow(t *testing.T) {
 	hold(t, "wide.txt", wide)
 }
 
-// hold compares what is too large with its list: no more than that, and nothing in the list that is small by now.
+// hold compares what is too large with its list: no more than that, and nothing in the list that is
+// small by now.
 func hold(t *testing.T, name string, large map[string]int) {
 	t.Helper()
 	path := filepath.Join("testdata", name)

@@ -107,8 +107,8 @@ func (p *plain) behind(sess uint64, pl place, b *bell) reply {
 	return r
 }
 
-// endSession is etcdstore/liveness.go: the heartbeat goes if it has not changed, and with it the claim and
-// all that would let another one enter; then the lease is revoked.
+// endSession is etcdstore/liveness.go: the heartbeat goes if it has not changed, and with it the
+// claim and all that would let another one enter; then the lease is revoked.
 func (h *beatHandle) endSession(t *task, ctx *life, name int, a ahead) {
 	r, err := t.call(ctx, sec, h.c.n, 0, msg{}, func() reply {
 		l := h.c.p.find(a.sess)

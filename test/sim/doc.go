@@ -7,11 +7,15 @@
 // among them: internal/etcdsim simulates etcd's cluster around the client that ships, see
 // TestSimulatedCluster):
 //
-//   - plain: one clock, keeps every clause of the port (plain.go). With a heartbeat that waiters time: beat (beat.go).
-//   - zk: an ensemble whose followers tell the leader of sessions only in answers to its pings; a renewal is proved by a chain of writes (zk*.go).
-//   - redis, postgres: a server that may forget what it acknowledged, or not, and a replica with another clock (mirror.go, redis.go, postgres.go).
+//   - plain: one clock, keeps every clause of the port (plain.go). With a heartbeat that waiters
+//     time: beat (beat.go).
+//   - zk: an ensemble whose followers tell the leader of sessions only in answers to its pings; a
+//     renewal is proved by a chain of writes (zk*.go).
+//   - redis, postgres: a server that may forget what it acknowledged, or not, and a replica with
+//     another clock (mirror.go, redis.go, postgres.go).
 //   - register: registers under compare-and-swap and no clock at all (cas*.go).
-//   - quorum: servers that know nothing of each other, of which a majority decides; no token, no line (quorum*.go).
+//   - quorum: servers that know nothing of each other, of which a majority decides; no token, no
+//     line (quorum*.go).
 //
 // The world (world.go, task.go, net.go) has a true time that nobody in it knows; every machine has
 // a clock with an offset and a rate of its own. Messages are delayed by up to twice the TTL, lost,
@@ -28,14 +32,21 @@
 //
 // # What it cannot show
 //
-//   - The shell is a model of the root package, and each client a model of its store's package: a fault in those packages that is not in the
-//     model stays unseen. Their own tests, and real processes on real servers, are for that.
-//   - The stores are what is known of them, no more. The log of ZooKeeper is taken to be linearizable.
-//   - On zk and redis only leases, renewals and grants follow the real rules; that a claim is entered once is the plain store's doing.
-//   - Two things are not judged: a former Redis primary that lives on and needs no replica to confirm (a control shows what it does), and
-//     after a store has forgotten that an operator removed a claim, who leads under that claim.
-//   - That one waiter is woken, and that the line is in order, is a property of the simulated stores; drivertest asks it of real ones.
-//   - A step of a task between two waits is atomic, as under a lock: data races are for the race detector.
-//   - Clocks differ by rate and offset and count suspended time. A hypervisor that stops a guest's clocks is outside the promise.
+//   - The shell is a model of the root package, and each client a model of its store's package: a
+//     fault in those packages that is not in the model stays unseen. Their own tests, and real
+//     processes on real servers, are for that.
+//   - The stores are what is known of them, no more. The log of ZooKeeper is taken to be
+//     linearizable.
+//   - On zk and redis only leases, renewals and grants follow the real rules; that a claim is
+//     entered once is the plain store's doing.
+//   - Two things are not judged: a former Redis primary that lives on and needs no replica to
+//     confirm (a control shows what it does), and after a store has forgotten that an operator
+//     removed a claim, who leads under that claim.
+//   - That one waiter is woken, and that the line is in order, is a property of the simulated
+//     stores; drivertest asks it of real ones.
+//   - A step of a task between two waits is atomic, as under a lock: data races are for the race
+//     detector.
+//   - Clocks differ by rate and offset and count suspended time. A hypervisor that stops a guest's
+//     clocks is outside the promise.
 //   - Seeds are samples, not a proof.
 package sim

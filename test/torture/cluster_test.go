@@ -22,6 +22,7 @@ const (
 // TestCluster freezes the three members of a cluster one after another and kills its leader, while
 // one session leads all the time, two others hand a name to and fro, and one observes that.
 func TestCluster(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	// At this ttl an election inside etcd leaves room for one more try that hangs, and no second

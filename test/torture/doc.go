@@ -39,10 +39,13 @@
 // killed and frozen, commands killed, networks blackholed and etcd restarted. The rest use the
 // library in the test's process, or in a helper process where the process itself must suffer:
 //
-//	TestRun               never two commands at once; commands gone by the deadline of a killed or frozen supervisor
-//	TestTransfers         leaders asked to hand over, with no other faults than those that disturb that
+//	TestRun               never two commands at once; commands gone by the deadline of a killed or
+//	                      frozen supervisor
+//	TestTransfers         leaders asked to hand over, with no other faults than those that disturb
+//	                      that
 //	TestLockHistories     see above
-//	TestCluster           three etcd members, frozen one by one and the leader killed: no term lost, and how long things take
+//	TestCluster           three etcd members, frozen one by one and the leader killed: no term
+//	                      lost, and how long things take
 //	TestSilentLink        two sessions, the leader's link silent: never two whose Check says yes
 //	TestLateReply         the same, after a renewal's reply that came late
 //	TestPhantom           a claim whose lease is revoked in the line never leads
@@ -55,30 +58,43 @@
 //	TestRunOnStores            TestRun, and nothing may be left in the store in the end
 //	TestCheckOnStores          TestSilentLink, TestLateReply and TestPause
 //	TestTortureOnStores        TestTorture and TestLockHistories
-//	TestTwoPrimariesOfRedis    where the promise ends: an old primary lives on beside the promoted replica; and what WAIT does about it
-//	TestAQuorumThatForgets     where the promise ends: servers of a quorum come back empty; and what waiting for a ttl does about it
+//	TestTwoPrimariesOfRedis    where the promise ends: an old primary lives on beside the promoted
+//	                           replica; and what WAIT does about it
+//	TestAQuorumThatForgets     where the promise ends: servers of a quorum come back empty; and
+//	                           what waiting for a ttl does about it
 //	TestStoreControl           SET NX PX on Redis, which must be seen to lead twice
 //
 // When supervisor, guardian and command are all frozen and thawed together nothing in the process
 // can prevent a late act. There the command is gone within 50 ms of the thaw, the late acts are
 // counted, and a fence is what refuses them.
 //
+// With -short, as make test has it, TestRun, TestTorture, TestTortureOnStores, TestPause and
+// TestSilentLink run briefly, and most others not at all.
+//
 // Knobs, from the environment:
 //
-//	TORTURE_FOR           how long TestTorture (default 60s) and TestTortureOnStores (only if set; 6s with TORTURE_STORE) do harm, and TORTURE_TTL (default 3s)
-//	TORTURE_CONTROL_FOR   the same for TestTortureControls (default 30s; all faults from 2m on), and TORTURE_CONTROL_TTL (default 4s)
+//	TORTURE_FOR           how long TestTorture (default 60s, 20s with -short) and
+//	                      TestTortureOnStores (only if set; 6s with -short or TORTURE_STORE) do
+//	                      harm, and TORTURE_TTL (default 3s)
+//	TORTURE_CONTROL_FOR   the same for TestTortureControls (default 30s; all faults from 2m on),
+//	                      and TORTURE_CONTROL_TTL (default 4s)
 //	TORTURE_SEED          default: from the clock
 //	TORTURE_KEEP          an empty folder that keeps the record
 //	TORTURE_ETCD          etcd's version
-//	TORTURE_RATE          the clocks of two members run fast and slow by so many percent, such as 5 (builds etcd anew, for minutes)
-//	LOCKS_FOR             how long TestLockHistories does harm (default 12s; from 1m on the long run: all faults, 8 processes, ttl 5s)
+//	TORTURE_RATE          the clocks of two members run fast and slow by so many percent, such as
+//	                      5 (builds etcd anew, for minutes)
+//	LOCKS_FOR             how long TestLockHistories does harm (default 12s; from 1m on the long
+//	                      run: all faults, 8 processes, ttl 5s)
 //	LOCKS_KIND            mutex, rw, semaphore, or several with commas (default: all)
 //	LOCKS_PROCESSES       how many processes want them; LOCKS_TTL, LOCKS_SEED
 //	TRANSFERS_FOR         how long TestTransfers does harm (default 15s)
-//	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is passed on to it
+//	TORTURE_WORKER        a foreign program for all candidates of TestTorture; TORTURE_KIND is
+//	                      passed on to it
 //	TORTURE_EXPECT        overlap: with TORTURE_WORKER, a run without two leaders at once fails
-//	TORTURE_ROUNDS        rounds of TestRun (default 20) and of TestRunOnStores (default: a choice of 3)
-//	TORTURE_STORE         the stores for the tests …OnStores, with commas (default: all but etcd; the names are those of the subtests)
+//	TORTURE_ROUNDS        rounds of TestRun (default 20, 3 with -short) and of TestRunOnStores
+//	                      (default: a choice of 3)
+//	TORTURE_STORE         the stores for the tests …OnStores, with commas (default: all but etcd;
+//	                      the names are those of the subtests)
 //	TORTURE_LONG          rounds of each of the others, instead of their short default
 //	TORTURE_WOKEN         rounds of TestWokenEtcdLeader (default 2)
 //

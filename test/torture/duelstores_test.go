@@ -18,6 +18,7 @@ import (
 // TestCheckOnStores is TestSilentLink, TestLateReply and TestPause on every other store: never two
 // whose Check says yes, and no Check that says yes after a thaw.
 func TestCheckOnStores(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	n := rounds(t, 1)
 	var all sync.WaitGroup

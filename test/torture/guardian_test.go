@@ -28,6 +28,7 @@ const handOverTTL = 5 * time.Second
 // only then the leases; so the next leads long before the lease would have run out, and never
 // beside an old command. What it took is printed.
 func TestGuardianHandsOver(t *testing.T) {
+	onlyInVerify(t)
 	for _, kind := range []struct {
 		name   string
 		env    []string

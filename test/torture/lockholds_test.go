@@ -39,11 +39,13 @@ type span struct{ from, to time.Duration }
 // end returns in which time the hold has ended, once and for good:
 //
 //   - Not before the last Check that said yes was begun.
-//   - Nor before it was given back, or before the last deadline that is known, whichever came first. So the hold of a process that was
-//     killed or frozen counts until its deadline, though nobody asked any more: it might have been thawed, and have asked.
-//     Only where Check said no before that deadline, the store must have taken the lock away (nobody does so here), and then nothing is
-//     said of the time between yes and no.
-//   - At the latest when Check had said no, when giving it back had returned, and when a process that had ended could not have had any right any more.
+//   - Nor before it was given back, or before the last deadline that is known, whichever came
+//     first. So the hold of a process that was killed or frozen counts until its deadline, though
+//     nobody asked any more: it might have been thawed, and have asked. Only where Check said no
+//     before that deadline, the store must have taken the lock away (nobody does so here), and then
+//     nothing is said of the time between yes and no.
+//   - At the latest when Check had said no, when giving it back had returned, and when a process
+//     that had ended could not have had any right any more.
 func (h *hold) end() span {
 	e := span{h.deadline, h.over}
 	if h.freed.from != 0 {

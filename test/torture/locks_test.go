@@ -25,6 +25,7 @@ import (
 // they recorded could be that of a mutex, of a lock for readers and writers, and of a semaphore. In
 // each process several goroutines want the same locks. The short run has all three at once.
 func TestLockHistories(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	d := forHow(t, "LOCKS_FOR", 12*time.Second)
 	short := d < time.Minute
@@ -52,6 +53,7 @@ func TestLockHistories(t *testing.T) {
 // TestLockControl does the same to etcd's own mutex, under a fault that it does not stand:
 // porcupine must find it out. A busy machine may need several tries to hit it.
 func TestLockControl(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	found := false
 	for i := 0; i < 4 && !found; i++ {

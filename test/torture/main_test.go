@@ -51,6 +51,14 @@ func check(err error) {
 	}
 }
 
+// briefly is a default that is less in a short run.
+func briefly[V any](short, otherwise V) V {
+	if testing.Short() {
+		return short
+	}
+	return otherwise
+}
+
 func knob(t testing.TB, name string, otherwise int) int {
 	text := os.Getenv(name)
 	if text == "" {
@@ -61,6 +69,14 @@ func knob(t testing.TB, name string, otherwise int) int {
 		t.Fatalf("%s=%q: want a number from 1", name, text)
 	}
 	return n
+}
+
+// onlyInVerify leaves a test to make verify (its part torture-each): make test runs with -short.
+func onlyInVerify(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long: make verify VERIFY=torture-each")
+	}
 }
 
 // rounds is how many rounds a test does: short, or as many as asked for.

@@ -248,6 +248,7 @@ func TestSilentLink(t *testing.T) {
 // TestLateReply holds the reply to a renewal back, lets it arrive, and has silence follow. A lease
 // that is counted from the reply is believed in for as much longer than the store keeps it.
 func TestLateReply(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{})
 	t.Run("given up", func(t *testing.T) {

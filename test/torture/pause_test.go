@@ -29,8 +29,10 @@ const pauseTTL = 2 * time.Second // etcd's least
 // again. It writes lines:
 //
 //	leads AT                     it has a term, at AT
-//	gap BEFORE FIRST yes|no      the first question after a pause, begun at FIRST; the one before it had ended at BEFORE
-//	over LAST FLAGS DONE         the last question that was answered with yes was begun at LAST; so many later ones were
+//	gap BEFORE FIRST yes|no      the first question after a pause, begun at FIRST; the one before
+//	                             it had ended at BEFORE
+//	over LAST FLAGS DONE         the last question that was answered with yes was begun at LAST;
+//	                             so many later ones were
 //	                             asked while the context had not ended; and when that did
 func pauseMain() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -143,7 +145,7 @@ func (p *paused) line(t *testing.T, words ...string) (word, rest string) {
 // there when it wakes.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	pauses(t, onEtcd().start(t), rounds(t, 6))
+	pauses(t, onEtcd().start(t), rounds(t, briefly(2, 6)))
 }
 
 // pauses freezes so many processes that lead on that store.

@@ -18,6 +18,7 @@ import (
 // primary lives on and serves those that still reach it. Both lead. Not so where each write must
 // have reached a replica to count: an old primary without one renews nothing.
 func TestTwoPrimariesOfRedis(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	for _, replicas := range []int{0, 1} {
 		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
@@ -56,6 +57,7 @@ func TestTwoPrimariesOfRedis(t *testing.T) {
 // nothing, and count at once. Both lead. Not so where a server counts only once it has run for
 // longer than any lease.
 func TestAQuorumThatForgets(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	var both sync.WaitGroup
 	for _, guard := range []string{"guard=off", "max-ttl=" + storeTTL.String()} {

@@ -26,7 +26,8 @@ import (
 
 // TestRun is the promise of `primacy run` against real faults, as seen in what the commands wrote.
 func TestRun(t *testing.T) {
-	n := knob(t, "TORTURE_ROUNDS", 20)
+	t.Parallel()
+	n := knob(t, "TORTURE_ROUNDS", briefly(3, 20))
 	seed := uint64(knob(t, "TORTURE_SEED", int(time.Now().UnixNano()&0xffffff)+1))
 	t.Logf("TORTURE_SEED=%d, %d rounds, ttl %v", seed, n, runTTL)
 	rng := rand.New(rand.NewPCG(seed, 0))

@@ -51,6 +51,7 @@ const atOnce = 2
 // each other, since most of it is waiting. The short run has three faults on each, and leaves out
 // those that need several servers of one store.
 func TestRunOnStores(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	n, short := knob(t, "TORTURE_ROUNDS", 1), os.Getenv("TORTURE_ROUNDS") == ""
 	seed := newSeed(t)

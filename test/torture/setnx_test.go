@@ -21,6 +21,7 @@ const kindSetNX = "set-nx"
 // TestStoreControl does harm to candidates that hold SET key value NX PX ttl on Redis, renew it,
 // and go on until they hear that it is no longer theirs. They must be seen to lead twice.
 func TestStoreControl(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	s := emptyTorture(t, newSeed(t), time.Second)
 	s.store = onRedis().start(t)

@@ -18,7 +18,7 @@ import (
 // contend for locks. Leaders are asked to hand over where the store can. One without tokens has no
 // locks but mutexes.
 func TestTortureOnStores(t *testing.T) {
-	if os.Getenv("TORTURE_FOR") == "" && os.Getenv("TORTURE_STORE") == "" {
+	if os.Getenv("TORTURE_FOR") == "" && os.Getenv("TORTURE_STORE") == "" && !testing.Short() {
 		t.Skip("a run of its own: make stores; each fault of it is in TestRunOnStores too")
 	}
 	t.Parallel()

@@ -228,6 +228,7 @@ func (s *torture) expectTransfers(l *line, how string, enough int) {
 // TestTransfers has leaders asked to hand over, again and again, with no faults but those that
 // disturb the hand-overs.
 func TestTransfers(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	d, ttl, seed := forHow(t, "TRANSFERS_FOR", 15*time.Second), forHow(t, "TORTURE_TTL", 3*time.Second), newSeed(t)
 	t.Logf("TORTURE_SEED=%d TRANSFERS_FOR=%v TORTURE_TTL=%v", seed, d, ttl)

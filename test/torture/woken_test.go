@@ -26,6 +26,7 @@ import (
 //
 // The ordinary run has two rounds; TORTURE_WOKEN=20 runs that many.
 func TestWokenEtcdLeader(t *testing.T) {
+	onlyInVerify(t)
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{Version: os.Getenv("TORTURE_ETCD")})
 	for i := range knob(t, "TORTURE_WOKEN", 2) {
 		var links []*etcdtest.Proxy

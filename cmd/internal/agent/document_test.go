@@ -343,7 +343,8 @@ func TestProblems(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := regexp.MustCompile("(?m)^\\| `urn:primacy:([a-z-]+)` \\| (\\d+) \\| (.*) \\|$").FindAllStringSubmatch(string(page), -1)
+	row := regexp.MustCompile("(?m)^\\| `urn:primacy:([a-z-]+)` \\| (\\d+) \\| (.*) \\|$")
+	written := row.FindAllStringSubmatch(string(page), -1)
 	known := map[string]bool{}
 	for _, k := range Problems {
 		known[fmt.Sprintf("%s %d %s", k.Slug, k.Status, k.Title)] = true
@@ -361,7 +362,8 @@ func TestProblems(t *testing.T) {
 // The document names each reason that the library has, and the sidecar's own.
 func TestReasonsInTheDocument(t *testing.T) {
 	names := func(schema string) []any {
-		return at(at(doc.Components.Schemas[schema]).(map[string]any)["properties"].(map[string]any)["reason"]).(map[string]any)["enum"].([]any)
+		properties := at(doc.Components.Schemas[schema]).(map[string]any)["properties"].(map[string]any)
+		return at(properties["reason"]).(map[string]any)["enum"].([]any)
 	}
 	of, ends := names("TermRecord"), names("Line")
 	if len(of) != len(primacy.Reasons()) {

@@ -168,7 +168,8 @@ func (a *Agent) holder(w http.ResponseWriter, r *http.Request, lock bool, name s
 	}
 	h := a.held.find(lock, name, token)
 	if h == nil {
-		notHeld.Write(w, "nothing is held here under token %d of %s: it was given back, it ran out, or another process held it", token, name)
+		notHeld.Write(w, "nothing is held here under token %d of %s: it was given back, it ran out, "+
+			"or another process held it", token, name)
 		return nil, false
 	}
 	return h, true

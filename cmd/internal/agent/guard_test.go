@@ -349,7 +349,8 @@ func TestABodyThatNeverComesEndsTheConnection(t *testing.T) {
 	for _, head := range []string{
 		"POST /v1/elections/n/campaign HTTP/1.1\r\nHost: localhost\r\n",
 		"GET /livez HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 0123456789abcdef\r\n",
-		"POST /v1/elections/n/resign HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 0123456789abcdef\r\nContent-Type: application/json\r\n",
+		"POST /v1/elections/n/resign HTTP/1.1\r\nHost: localhost\r\n" +
+			"Authorization: Bearer 0123456789abcdef\r\nContent-Type: application/json\r\n",
 	} {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {

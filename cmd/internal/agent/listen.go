@@ -33,7 +33,8 @@ const maxPath = 103 // of a socket: Linux has 107, macOS 103
 // that has died is replaced; that of one that lives, frozen or not, never is.
 func ListenUnix(path string, others bool) (net.Listener, error) {
 	if len(path) > maxPath {
-		return nil, fmt.Errorf("socket: the path %s has %d bytes, more than the %d that a socket's may have; give another --socket", path, len(path), maxPath)
+		return nil, fmt.Errorf("socket: the path %s has %d bytes, more than the %d that a socket's may have; "+
+			"give another --socket", path, len(path), maxPath)
 	}
 	dirMode, mode := os.FileMode(0o700), os.FileMode(0o600)
 	if others {
@@ -81,7 +82,8 @@ func privateDir(dir string, mode os.FileMode) error {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || ok && int(st.Uid) != os.Getuid() || info.Mode().Perm()&^mode != 0 {
-		return fmt.Errorf("folder of the socket: %s must be a folder of your own with mode %#o; give another with --socket", dir, mode)
+		return fmt.Errorf("folder of the socket: %s must be a folder of your own with mode %#o; "+
+			"give another with --socket", dir, mode)
 	}
 	return nil
 }
@@ -177,7 +179,8 @@ func (s Secured) allows(addr string, loopback bool) error {
 	if loopback || s.TLS != nil && s.Token {
 		return nil
 	}
-	return fmt.Errorf("--listen %s is reached from other machines: give --tls-cert, --tls-key and --token-file, or listen on 127.0.0.1", addr)
+	return fmt.Errorf("--listen %s is reached from other machines: give --tls-cert, --tls-key and --token-file, "+
+		"or listen on 127.0.0.1", addr)
 }
 
 // Check says why a socket that somebody else opened must not be served.
@@ -226,7 +229,8 @@ func LoadToken(path string) (string, error) {
 	token, _, _ := strings.Cut(string(b), "\n")
 	token = strings.TrimSpace(token)
 	if len(token) < minToken {
-		return "", fmt.Errorf("--token-file: the token in %s has %d characters; use at least %d, such as 'openssl rand -hex 32' makes", path, len(token), minToken)
+		return "", fmt.Errorf("--token-file: the token in %s has %d characters; use at least %d, "+
+			"such as 'openssl rand -hex 32' makes", path, len(token), minToken)
 	}
 	for _, r := range token {
 		if r <= ' ' || r > '~' {

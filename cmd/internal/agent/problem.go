@@ -13,7 +13,8 @@ import (
 // change; TestProblems holds docs/serve.md to them.
 var Problems = []health.Kind{health.NotFound, health.BadMethod, health.Invalid,
 	badJSON, unauthorized, peerRefused, crossSite, hostRefused, badMedia, tooLarge,
-	held, tooLate, noLeader, notStanding, notHeld, noJob, stale, idInUse, notOffered, refused, unreachable, stopping, tooMany, internal}
+	held, tooLate, noLeader, notStanding, notHeld, noJob, stale, idInUse, notOffered, refused, unreachable, stopping,
+	tooMany, internal}
 
 var (
 	badJSON      = kind("bad-json", http.StatusBadRequest, "the body is not the JSON that this path takes")
@@ -49,8 +50,10 @@ func kindOf(err error) health.Kind {
 		err  error
 		kind health.Kind
 	}{
-		{primacy.ErrNotInLine, notStanding}, {primacy.ErrNoLeader, noLeader}, {primacy.ErrHeld, held}, {primacy.ErrInvalid, health.Invalid},
-		{primacy.ErrRefused, refused}, {primacy.ErrClosed, stopping}, {primacy.ErrUnreachable, unreachable}, {driver.ErrGone, notHeld},
+		{primacy.ErrNotInLine, notStanding}, {primacy.ErrNoLeader, noLeader}, {primacy.ErrHeld, held},
+		{primacy.ErrInvalid, health.Invalid},
+		{primacy.ErrRefused, refused}, {primacy.ErrClosed, stopping}, {primacy.ErrUnreachable, unreachable},
+		{driver.ErrGone, notHeld},
 	} {
 		if errors.Is(err, k.err) {
 			return k.kind

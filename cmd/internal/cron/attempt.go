@@ -3,13 +3,13 @@ package cron
 // attempt decides, step by step, about one attempt at one instant. It is pure: it says what to do
 // next, its caller does that and says what came of it.
 //
-//	   ┌──────── held: who has it? ────────┐
-//	   ▼                                   │
-//	stClaim ── ours ──▶ stBegin ── added ──▶ stRun ── nothing of it is left ──▶ stEnd ──▶ stLeave ──▶ stOver
-//	   │                  │  another's                                           │ another's: lost was said
-//	   │ decided          ▼                                                      ▼
-//	   ▼               stLeave: duplicate suppressed                          stLate ──▶ stLeave
-//	stOver             unknown, and the claim is over: stLeave (found lost)
+//	   ┌─ held: who has it? ─┐
+//	   ▼                     │
+//	stClaim ─ ours ─▶ stBegin ─ added ─▶ stRun ─ nothing is left of it ▶ stEnd ▶ stLeave ▶ stOver
+//	   │                │ another's                               another's │
+//	   │ decided        ▼                                                   ▼
+//	   ▼             stLeave: duplicate suppressed     stLate: lost was said ─▶ stLeave
+//	stOver           unknown, and the claim is over: stLeave (found lost)
 //
 // What makes it safe, in this order: the claim is held BEFORE the beginning is appended, and the
 // command starts only if the claim, looked at after that, has been held all the while. So whoever

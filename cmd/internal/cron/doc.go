@@ -22,16 +22,17 @@
 // the dead, and it bounds the command: a guardian ends the command and all it started by the
 // deadline of the claim's lease, so when anybody else can hold the claim, nothing runs under it.
 //
-//	            claim             append .a              run             append .z
-//	due ──────▶ held by us ─────▶ added, ours ─────────▶ command ──────▶ ok, failed, timeout, ──▶ claim given up
-//	│           │                 │                      under the       stopped, replaced
-//	│           │ by another      │ another's            claim's
-//	│           ▼                 ▼                      deadline             another's: it was declared lost ──▶ .zz says how it ended
-//	│           decided? older?   duplicate suppressed
-//	│           ──▶ overlap, wait, or ask it to stop
+//	            claim           append .a         run          append .z
+//	due ──────▶ held by us ───▶ added, ours ────▶ command ───▶ ok, failed, … ──▶ claim given up
+//	│           │ by another    │ another's       under the    │ another's: it was
+//	│           ▼               ▼                 claim's      ▼ declared lost
+//	│           decided? older? duplicate         deadline     .zz says how it ended
+//	│           ▼               suppressed
+//	│           overlap, wait, or ask it to stop
 //	└── nobody in time ──▶ missed: under the claim cron/JOB once, skip or all
 //
-//	begun, no end, the claim stands nowhere ──▶ whoever sees it takes the claim, appends .z = lost, and gives it up ──▶ the next attempt, as retries say
+//	begun, no end, the claim stands nowhere ──▶ whoever sees it takes the claim, appends
+//	.z = lost, and gives it up ──▶ the next attempt, as retries say
 //
 // The claim comes BEFORE the append, and the command starts only if the claim has been held without
 // a break since. So a beginning without an end, seen by one who holds the claim, is of a runner
@@ -43,14 +44,22 @@
 // # Each point at which a process can stop
 //
 //	it crashes, or is paused,            then
-//	before the claim                     another decides the instant; what is found undecided after Late was missed
-//	with the claim, before the append    the lease runs out and another decides; a paused one's append fails, or, if it arrives where nobody has decided, is found lost:
-//	                                     its own look at the claim, after the append, says no
-//	after the append, before the start   lost, found when the lease is over; paused: the claim, looked at again, says no
-//	while the command runs               the guardian ends the command by the deadline, and the lease is over after that: lost. A paused runner that wakes up finds the command gone
-//	                                     and the end told, and says what it knows as .zz
-//	after the command, before .z         lost, though it may have done its work: that is why "at least once" needs the token
-//	after .z, before it gives the claim  the claim runs out with the lease; runs of the job that may not overlap wait for that
+//	before the claim                     another decides the instant; what nobody has decided
+//	                                     after Late was missed
+//	with the claim, before the append    the lease runs out and another decides; a paused one's
+//	                                     append fails, or, if it arrives where nobody has
+//	                                     decided, is found lost: its own look at the claim,
+//	                                     after the append, says no
+//	after the append, before the start   lost, found when the lease is over; paused: the claim,
+//	                                     looked at again, says no
+//	while the command runs               the guardian ends the command by the deadline, and the
+//	                                     lease is over after that: lost. A paused runner that
+//	                                     wakes up finds the command gone and the end told, and
+//	                                     says what it knows as .zz
+//	after the command, before .z         lost, though it may have done its work: that is why
+//	                                     "at least once" needs the token
+//	after .z, before it gives the claim  the claim runs out with the lease; runs of the job that
+//	                                     may not overlap wait for that
 //	while it declares another lost       nothing is said, or it is said: true in both cases
 //
 // An answer that was lost is asked for again under the same random run name: who finds his own name

@@ -277,10 +277,3 @@ func (c *Counters) Add(job, result string, n uint64) {
 		c.tell(job, result, n)
 	}
 }
-
-// All returns a copy of the counts.
-func (c *Counters) All() map[Result]uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.n)
-}

@@ -180,7 +180,8 @@ func (l *jobLoop) observe(v *view, asked time.Time) {
 		if ahead := r.When.Sub(now); ahead > tolerable && !l.ahead[r.By] {
 			l.ahead[r.By] = true
 			l.e.log(l.job, ID{r.Key.At, r.Key.Attempt}, "clock", "",
-				"the clock of "+r.By+" is ahead of this machine's by "+ahead.Round(time.Second).String()+": its jobs run early")
+				"the clock of "+r.By+" is ahead of this machine's by "+ahead.Round(time.Second).String()+
+					": its jobs run early")
 		}
 	}
 }
@@ -201,8 +202,8 @@ func (l *jobLoop) carryOut() {
 	}
 }
 
-// probeDue says whether it is time to look at a run that has no end yet: not in the moment in which it
-// begins, and then now and again.
+// probeDue says whether it is time to look at a run that has no end yet: not in the moment in which
+// it begins, and then now and again.
 func (l *jobLoop) probeDue(id ID) bool {
 	now := l.e.o.Now()
 	last, seen := l.probed[id]

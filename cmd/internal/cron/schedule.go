@@ -21,9 +21,11 @@ import (
 // own rule; the parser's library is asked about wall times only, as if there were no zones (its own
 // answer for a skipped hour depends on where the search begins):
 //
-//   - a schedule of certain hours ("30 2 * * *"): a wall time that does not exist runs at the instant at which the clock jumped, several of them once;
-//     one that comes twice runs the first time only;
-//   - a schedule of every hour ("*/10 * * * *"): what does not exist does not run, and what comes twice runs twice: it follows the time that passes;
+//   - a schedule of certain hours ("30 2 * * *"): a wall time that does not exist runs at the
+//     instant at which the clock jumped, several of them once; one that comes twice runs the first
+//     time only;
+//   - a schedule of every hour ("*/10 * * * *"): what does not exist does not run, and what comes
+//     twice runs twice: it follows the time that passes;
 //   - "@every 90s": every multiple of 90 s since 1970-01-01 00:00 UTC, whatever the zone.
 type Schedule struct {
 	text  string
@@ -36,7 +38,8 @@ type Schedule struct {
 // fields is what a schedule may have: five fields, or six with seconds in front; @daily and the
 // like; L, W and # as Quartz has them. A day matches where either of day of month and day of week
 // does, once both are given, as in every crontab.
-var fields = parser.MustNewParser(parser.SecondOptional | parser.Minute | parser.Hour | parser.Dom | parser.Month | parser.Dow |
+var fields = parser.MustNewParser(parser.SecondOptional | parser.Minute | parser.Hour |
+	parser.Dom | parser.Month | parser.Dow |
 	parser.Descriptor | parser.Extended | parser.DowOrDom).WithMaxSearchYears(30)
 
 // ParseSchedule reads a schedule such as "*/5 * * * *", "30 0 3 * * mon-fri" (seconds first) or
@@ -46,7 +49,8 @@ func ParseSchedule(text, zone string) (*Schedule, error) {
 	s := &Schedule{text: strings.Join(strings.Fields(text), " "), zone: time.UTC}
 	switch {
 	case s.text == "":
-		return nil, errors.New(`the schedule is empty: give five fields such as "*/5 * * * *", six with seconds first, or "@every 90s"`)
+		return nil, errors.New(`the schedule is empty: give five fields such as "*/5 * * * *", ` +
+			`six with seconds first, or "@every 90s"`)
 	case strings.HasPrefix(s.text, "TZ="), strings.HasPrefix(s.text, "CRON_TZ="):
 		return nil, errors.New("give the time zone by the key timezone, not in the schedule")
 	case strings.EqualFold(zone, "local"):

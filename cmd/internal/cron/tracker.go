@@ -43,7 +43,8 @@ const (
 //
 //	                cursor                                          now
 //	every instant ──┤ decided · decided · ? · decided · ? · ? ───────┤── future
-//	is decided      └─ what has no record is due: begun in time it runs, older than Late it was missed
+//	is decided      └─ what has no record is due: begun in time it runs, older than Late it
+//	                   was missed
 //
 // It never goes back: an instant at or before the cursor is decided for good, whatever the clock
 // does. What it has seen begin it remembers until it has seen the end, and an attempt that is to be
@@ -305,7 +306,8 @@ func (t *tracker) waits(now time.Time) bool {
 
 // undecided returns the instants up to now that nobody has decided about.
 func (t *tracker) undecided(now time.Time) (fresh, missed []time.Time) {
-	for at, n := t.job.schedule.Next(t.cursor), 0; !at.IsZero() && !at.After(now) && n < maxWalk; at, n = t.job.schedule.Next(at), n+1 {
+	next := t.job.schedule.Next
+	for at, n := next(t.cursor), 0; !at.IsZero() && !at.After(now) && n < maxWalk; at, n = next(at), n+1 {
 		switch due := t.job.due(at); {
 		case t.decided[at] || due.After(now) || !t.skippedTo(at).IsZero():
 		case now.Sub(due) > t.job.Late:

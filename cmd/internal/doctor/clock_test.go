@@ -122,7 +122,8 @@ func TestExamineMemory(t *testing.T) {
 	if told != len(r.Checks) || told < 12 || r.Count(driver.Failed) > 0 {
 		t.Errorf("%d checks told of %+v", told, r.Checks)
 	}
-	for _, topic := range []string{"boot clock", "memory", `election "n"`, "ttl", "read", "write", "renewal", "claim and release", "news of a change", "clock rate", "left behind"} {
+	for _, topic := range []string{"boot clock", "memory", `election "n"`, "ttl", "read", "write", "renewal",
+		"claim and release", "news of a change", "clock rate", "left behind"} {
 		if !hasTopic(r, topic) {
 			t.Errorf("nothing on %q", topic)
 		}

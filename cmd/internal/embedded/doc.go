@@ -21,15 +21,18 @@
 //
 // # What it does not do
 //
-//   - It is for one machine. A lock does not keep two machines apart on every network file system, and the socket does
-//     not reach across.
-//   - If the host is frozen (SIGSTOP, a debugger) it still holds the lock, so nobody takes over. No renewal is answered
-//     then, and every leader steps down by its own clock. Thaw or kill the host; its process ID is in DIR/primacy.lock.
-//   - If the directory is removed while it is in use, a process that comes later starts an empty store beside the old one.
-//     Those of the old one notice within [poll] and stop, but a leader among them may believe until its deadline.
-//   - A damaged data directory is reported, never repaired by force and never deleted. etcd itself mends a torn last write
-//     of its log, which was never acknowledged, and keeps a copy. Damage that makes bbolt panic in the middle of
-//     operation ends the process: that is a crash, and another process tries to take over.
+//   - It is for one machine. A lock does not keep two machines apart on every network file system,
+//     and the socket does not reach across.
+//   - If the host is frozen (SIGSTOP, a debugger) it still holds the lock, so nobody takes over. No
+//     renewal is answered then, and every leader steps down by its own clock. Thaw or kill the
+//     host; its process ID is in DIR/primacy.lock.
+//   - If the directory is removed while it is in use, a process that comes later starts an empty
+//     store beside the old one. Those of the old one notice within [poll] and stop, but a leader
+//     among them may believe until its deadline.
+//   - A damaged data directory is reported, never repaired by force and never deleted. etcd itself
+//     mends a torn last write of its log, which was never acknowledged, and keeps a copy. Damage
+//     that makes bbolt panic in the middle of operation ends the process: that is a crash, and
+//     another process tries to take over.
 //
 // # Short ticks
 //

@@ -37,9 +37,8 @@ type Node struct {
 
 	mu      sync.Mutex
 	hosting bool
-	failed  error         // why the node ended by itself
-	stuck   error         // etcd did not stop
-	changed chan struct{} // closed and made anew whenever the fields above change
+	failed  error // why the node ended by itself
+	stuck   error // etcd did not stop
 }
 
 // Open joins the store in directory path, or starts it there, and returns once it answers. The
@@ -64,7 +63,7 @@ func Open(ctx context.Context, path string, o Options) (*Node, error) {
 	}
 	life, cancel := context.WithCancel(context.Background())
 	n := &Node{dir: d, lock: l, log: o.Logger.With("store", "embedded:"+d.name), quota: o.quota, cancel: cancel,
-		ended: make(chan struct{}), changed: make(chan struct{})}
+		ended: make(chan struct{})}
 	h, err := n.join(ctx)
 	if err != nil {
 		cancel()
@@ -232,59 +231,16 @@ func (n *Node) fail(err error) {
 	n.log.Error("the embedded store is gone for this process", "err", err)
 }
 
-// set changes the node's state and wakes those who wait for it.
+// set changes the node's state.
 func (n *Node) set(change func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	change()
-	close(n.changed)
-	n.changed = make(chan struct{})
 }
 
 // Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the
 // same from host to host. It is good for this process only, while the node is open.
 func (n *Node) Endpoint() string { return n.dir.endpoint() }
-
-// Hosting says whether etcd runs in this process now.
-func (n *Node) Hosting() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.hosting
-}
-
-// Changed blocks until Hosting differs from was, and returns what it is then. Its error is ctx's,
-// or says why the node came to an end by itself: etcd broke, or the directory was removed. Such a
-// node never recovers; close it. After Close it returns the error ErrClosed.
-func (n *Node) Changed(ctx context.Context, was bool) (bool, error) {
-	for {
-		n.mu.Lock()
-		is, failed, changed := n.hosting, n.failed, n.changed
-		n.mu.Unlock()
-		switch {
-		case failed != nil:
-			return is, failed
-		case is != was:
-			return is, nil
-		}
-		select {
-		case <-changed:
-		case <-n.ended:
-			// A node that failed has ended too, and says why.
-			if n.mu.Lock(); n.failed != nil {
-				failed = n.failed
-			} else {
-				failed = ErrClosed
-			}
-			n.mu.Unlock()
-			return false, failed
-		case <-ctx.Done():
-			return is, ctx.Err()
-		}
-	}
-}
-
-// ErrClosed says that the node was closed.
-var ErrClosed = errors.New("embedded store: closed")
 
 // Close leaves the store. If this process hosts it, etcd is stopped, and another process takes over
 // at once; clients of this process must be closed before. It returns within 5 s or so, with an

@@ -157,8 +157,8 @@ func TestChanged(t *testing.T) {
 	if is, err := second.Changed(t.Context(), true); is || err != nil {
 		t.Errorf("after Close, from hosting: %v, %v, want false", is, err)
 	}
-	if _, err := second.Changed(t.Context(), false); !errors.Is(err, ErrClosed) {
-		t.Errorf("after Close: %v, want ErrClosed", err)
+	if _, err := second.Changed(t.Context(), false); !errors.Is(err, errClosed) {
+		t.Errorf("after Close: %v, want errClosed", err)
 	}
 	if err := second.Close(); err != nil {
 		t.Errorf("second Close: %v", err)

@@ -18,10 +18,16 @@
 //
 // # What differs from etcd
 //
-//   - A lease is known only to the process that granted it. When that process ends, its leases are gone.
-//   - A claim that is lost ends its lease: the next keepalive is answered with ttl 0, which is the only way to tell a client. So does a request to
-//     resign or to hand over (primacy resign, primacy transfer); there the claim is given up when the client's ttl is over or it gives up itself.
-//   - Names are 1 to 255 bytes of UTF-8, values at most 4096 bytes. An election named "a" does not hold the keys of one named "a/b".
-//   - A lease has at least 2 s and at most 200 s, or as much as the store allows; what was granted is in the answer.
-//   - A lease that Campaign or Lock makes by itself has 60 s, as with etcd, but they count from its answer.
+//   - A lease is known only to the process that granted it. When that process ends, its leases are
+//     gone.
+//   - A claim that is lost ends its lease: the next keepalive is answered with ttl 0, which is the
+//     only way to tell a client. So does a request to resign or to hand over (primacy resign,
+//     primacy transfer); there the claim is given up when the client's ttl is over or it gives up
+//     itself.
+//   - Names are 1 to 255 bytes of UTF-8, values at most 4096 bytes. An election named "a" does not
+//     hold the keys of one named "a/b".
+//   - A lease has at least 2 s and at most 200 s, or as much as the store allows; what was granted
+//     is in the answer.
+//   - A lease that Campaign or Lock makes by itself has 60 s, as with etcd, but they count from its
+//     answer.
 package etcdapi

@@ -14,8 +14,9 @@ import (
 
 // lease is what a client believes to be a lease of etcd.
 //
-//	live ──▶ ending ──▶ over      ending: a claim was lost or asked for; the client is told, and may not have heard of it until its ttl is over
-//	  └───────────────────▲       revoked, or silent for its ttl
+//	live ──▶ ending ──▶ over   ending: a claim was lost or asked for; the client is told, and may
+//	  │                  ▲               not have heard of it until its ttl is over
+//	  └──────────────────┘     revoked, or silent for its ttl
 type lease struct {
 	id      int64
 	ttl     time.Duration

@@ -2,6 +2,7 @@ package handover
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,24 +12,27 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// fleet has candidates who resign when they are asked, but for those that are deaf.
-func fleet(t *testing.T, st *memstore.Store, name string, ids ...string) {
+// fleet has candidates stand for all the names, one after the other. They resign when they are
+// asked, but for those that are deaf.
+func fleet(t *testing.T, st *memstore.Store, names []string, ids ...string) {
 	for _, id := range ids {
 		s, err := primacy.NewSession(st, &primacy.Options{ID: id})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = s.Close(context.Background()) })
-		go func() {
-			for t.Context().Err() == nil {
-				term, err := s.Election(name).Campaign(t.Context(), nil)
-				if err != nil || strings.HasPrefix(id, "deaf") {
-					return
+		for _, name := range names {
+			go func() {
+				for t.Context().Err() == nil {
+					term, err := s.Election(name).Campaign(t.Context(), nil)
+					if err != nil || strings.HasPrefix(id, "deaf") || name == "deaf" {
+						return
+					}
+					<-term.Context().Done()
+					_ = term.Resign(context.Background())
 				}
-				<-term.Context().Done()
-				_ = term.Resign(context.Background())
-			}
-		}()
+			}()
+		}
 		synctest.Wait()
 	}
 }
@@ -41,8 +45,8 @@ func TestOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = s.Close(context.Background()) })
-		fleet(t, st, "n", "a", "b", "c")
-		fleet(t, st, "quiet", "deaf", "d")
+		fleet(t, st, []string{"n"}, "a", "b", "c")
+		fleet(t, st, []string{"quiet"}, "deaf", "d")
 		m, err := NewMover(s, st, "why", time.Second, time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -75,6 +79,41 @@ func TestOne(t *testing.T) {
 		}
 		if did := m.One(t.Context(), primacy.State{Name: "x"}, ""); did.Result != Failed {
 			t.Errorf("where nobody leads: %+v", did)
+		}
+	})
+}
+
+// More than are asked at once, and one of them does not stop: all others have moved.
+func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{})
+		s, err := primacy.NewSession(st, &primacy.Options{ID: "operator"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(context.Background()) })
+		names := []string{"deaf"}
+		for i := range Together + 2 {
+			names = append(names, fmt.Sprint("n", i))
+		}
+		fleet(t, st, names, "old", "new")
+		m, err := NewMover(s, st, "why", 5*time.Second, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		states, err := s.List(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		results := map[Result]int{}
+		m.Drain(t.Context(), "old", states, func(did Move) {
+			results[did.Result]++
+			if (did.Name == "deaf") != (did.Result == Late) || did.Result == Moved && did.Now.Leader.ID != "new" {
+				t.Errorf("%+v", did)
+			}
+		})
+		if results[Moved] != Together+2 || results[Late] != 1 || len(results) != 2 {
+			t.Errorf("%v", results)
 		}
 	})
 }

@@ -56,9 +56,11 @@ var leaderPaths = []string{"/leader", "/primary", "/master", "/read-write"}
 
 // Routes returns the routes, each for GET, HEAD and OPTIONS (HAProxy asks by OPTIONS).
 //
-//	/leader /leader/NAME   200: this process leads NAME now; 503: not. Also /primary, /master, /read-write
+//	/leader /leader/NAME   200: this process leads NAME now; 503: not. Also /primary, /master,
+//	                       /read-write
 //	/replica               200: it does not lead and is ready; 503 otherwise
-//	/read-only             200: it is ready, whether or not it leads. Also /readyz, /readiness, /health
+//	/read-only             200: it is ready, whether or not it leads. Also /readyz, /readiness,
+//	                       /health
 //	/livez                 200: its loop runs; 503: it is wedged. Also /liveness
 //	/metrics
 func (o Options) Routes() []Route {

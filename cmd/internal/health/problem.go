@@ -35,8 +35,10 @@ type Problem struct {
 
 // Problem returns the problem with what is the matter here, on one line.
 func (k Kind) Problem(format string, args ...any) Problem {
-	detail := strings.Join(strings.FieldsFunc(fmt.Sprintf(format, args...), func(r rune) bool { return r < ' ' || r == 0x7f }), " ")
-	return Problem{URN + k.Slug, k.Title, k.Status, strings.TrimPrefix(strings.ToValidUTF8(detail, "\uFFFD"), "primacy: ")}
+	control := func(r rune) bool { return r < ' ' || r == 0x7f }
+	detail := strings.Join(strings.FieldsFunc(fmt.Sprintf(format, args...), control), " ")
+	detail = strings.TrimPrefix(strings.ToValidUTF8(detail, "\uFFFD"), "primacy: ")
+	return Problem{URN + k.Slug, k.Title, k.Status, detail}
 }
 
 // Write answers with the problem.

@@ -43,7 +43,8 @@ func (m *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if allow == nil {
-		NotFound.Write(w, "there is nothing at this path; GET /openapi.json lists what there is, and a slash in a name is written %%2F")
+		NotFound.Write(w, "there is nothing at this path; GET /openapi.json lists what there is, "+
+			"and a slash in a name is written %%2F")
 		return
 	}
 	w.Header().Set("Allow", strings.Join(allow, ", "))

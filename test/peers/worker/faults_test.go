@@ -78,10 +78,10 @@ func longest(overlaps []safety.Overlap) (most, total time.Duration) {
 // of six times.
 const maxTries = 8
 
-// TestFaults injects faults into leaders and says how often and how long two acted at once. It proves that the
-// workers can fail: etcd's package and a bare keepalive count a lease from its reply, so a reply
-// that came late must make them overlap. PEERS_ROUNDS is how often each fault is injected, 1 by
-// default, and PEERS_FAULT the only one that is.
+// TestFaults injects faults into leaders and says how often and how long two acted at once. It
+// proves that the workers can fail: etcd's package and a bare keepalive count a lease from its
+// reply, so a reply that came late must make them overlap. PEERS_ROUNDS is how often each fault is
+// injected, 1 by default, and PEERS_FAULT the only one that is.
 func TestFaults(t *testing.T) {
 	n, _ := strconv.Atoi(os.Getenv("PEERS_ROUNDS"))
 	n = max(n, 1)

@@ -6,7 +6,8 @@
 //	go run ./test/sim/run -seeds 100000            so many
 //	go run ./test/sim/run -seed 7                  one seed, with its timeline
 //	go run ./test/sim/run -store redis             of one kind of store: see sim/stores.go
-//	go run ./test/sim/run -drift beyond            clocks beyond the drift bound: overlaps are counted
+//	go run ./test/sim/run -drift beyond            clocks beyond the drift bound: overlaps are
+//	                                               counted
 package main
 
 import (

@@ -1,0 +1,173 @@
+package zkstore
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+)
+
+// frame is an answer of a server's.
+func frame(number int32, zxid int64, failed int32, body string) []byte {
+	b := appendInt(appendLong(appendInt(appendInt(nil, int32(16+len(body))), number), zxid), failed)
+	return append(b, body...)
+}
+
+// deletedEvent is the event that a node was deleted.
+func deletedEvent(path string) []byte {
+	body := appendText(appendInt(appendInt(nil, int32(deleted)), 3), path)
+	return frame(eventNumber, -1, 0, string(body))
+}
+
+// piped returns a link with a connection, which the test has to serve, and the server's side of it.
+func piped(t *testing.T) (l *link, server net.Conn) {
+	t.Helper()
+	client, server := net.Pipe() // which has no buffer
+	t.Cleanup(func() { client.Close(); server.Close() })
+	up := make(chan struct{})
+	close(up)
+	l = &link{
+		store: &Store{}, up: up, dead: make(chan struct{}), watches: watches{all: map[string]*watch{}},
+		rotation: newRotation([]string{"a"}, nil),
+	}
+	l.present = newConn(client, l, time.Hour)
+	return l, server
+}
+
+// What is told of events must have been told when an answer to a request behind them is: on that
+// rests who waits.
+func TestAnAnswerWaitsForTheEventsBeforeIt(t *testing.T) {
+	l, server := piped(t)
+	w, _ := l.watches.place(ofNode, "/a")
+	told := false // guarded by nothing: that is the test
+	w.on(func(bool) {
+		time.Sleep(20 * time.Millisecond)
+		told = true
+	})
+	_, first := l.present.begin(pathOp(opSync, "/"))
+	_, second := l.present.begin(deleteOp("/b"))
+	go l.present.serve()
+	go server.Write(append(deletedEvent("/a"), append(frame(1, 7, 0, "body"), frame(2, 8, -101, "")...)...))
+	if r := <-first; r.err != nil || string(r.body) != "body" {
+		t.Errorf("first answer %+v", r)
+	}
+	if !told {
+		t.Error("answered before the event in front of it was told")
+	}
+	if r := <-second; !errors.Is(r.err, errNoNode) || r.body != nil {
+		t.Errorf("second answer %+v", r)
+	}
+	if zxid := l.zxid.Load(); zxid != 8 {
+		t.Errorf("zxid %d", zxid)
+	}
+}
+
+func TestALostConnectionAnswersAllWhoWait(t *testing.T) {
+	for _, lose := range []func(*conn, net.Conn){
+		func(c *conn, _ net.Conn) { c.lose() },
+		func(c *conn, server net.Conn) { server.Close(); c.serve() },
+		func(c *conn, server net.Conn) { server.Close(); c.send(op{code: opPing}.frame(pingNumber)) },
+	} {
+		l, server := piped(t)
+		_, before := l.present.begin(deleteOp("/a"))
+		lose(l.present, server)
+		_, after := l.present.begin(deleteOp("/b"))
+		for _, answer := range []<-chan reply{before, after} {
+			select {
+			case r := <-answer:
+				if r.err != errLost {
+					t.Errorf("answer %+v", r)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("no answer")
+			}
+		}
+	}
+}
+
+// A server takes what was committed for its client's request by the number: one of another
+// connection, which is committed late, must not be told as a later one's answer.
+func TestNoTwoRequestsOfASessionHaveOneNumber(t *testing.T) {
+	l, _ := piped(t)
+	old := l.present
+	client, server := net.Pipe()
+	defer client.Close()
+	l.present = newConn(client, l, time.Hour)
+	old.begin(deleteOp("/a"))
+	_, answer := l.present.begin(deleteOp("/b"))
+	go l.present.serve()
+	go server.Write(append(frame(1, 7, 0, ""), frame(2, 8, -101, "")...))
+	select {
+	case r := <-answer:
+		if !errors.Is(r.err, errNoNode) {
+			t.Errorf("the answer to another connection's request was taken for its own: %+v", r)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("no answer")
+	}
+	if n := len(l.present.waiting); n != 0 {
+		t.Errorf("%d answers are awaited", n)
+	}
+	for _, n := range []uint32{0, 1, 1<<30 - 1, 1 << 30, 1<<32 - 1} {
+		if number := requestNumber(n); number < 0 {
+			t.Errorf("request %d has number %d", n, number)
+		}
+	}
+}
+
+// answerSession answers the request for a session, and returns it.
+func answerSession(t *testing.T, server net.Conn, s session) (asks []byte) {
+	t.Helper()
+	asks, err := readFrame(server, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := appendLong(appendInt(appendInt(nil, 0), int32(s.timeout.Milliseconds())), s.id)
+	b = appendText(b, make([]byte, 16))
+	if _, err := server.Write(append(appendInt(nil, int32(len(b))), b...)); err != nil {
+		t.Fatal(err)
+	}
+	return asks
+}
+
+// A server that knows less than what was seen must refuse the session.
+func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
+	l, server := piped(t)
+	_, answer := l.present.begin(deleteOp("/a"))
+	go l.present.serve()
+	go server.Write(append(frame(1, 1<<40, 0, ""), deletedEvent("/a")...))
+	<-answer
+	l.present, l.up = nil, make(chan struct{})
+	l.session = session{id: 7, timeout: time.Hour, password: []byte("0123456789abcdef")}
+	client, server := net.Pipe()
+	defer client.Close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.join(client)
+		done <- err
+	}()
+	r := reader{rest: answerSession(t, server, l.session)}
+	r.int()
+	if zxid := r.long(); zxid != 1<<40 {
+		t.Errorf("asks for the session with zxid %x, seen was %x", zxid, int64(1)<<40)
+	}
+	if r.int(); r.long() != 7 || string(r.bytes()) != "0123456789abcdef" {
+		t.Error("asks for another session")
+	}
+	if err := <-done; err != nil || l.gen != 1 || !isClosed(l.up) {
+		t.Errorf("join = %v, generation %d", err, l.gen)
+	}
+}
+
+func TestAnAnswerOfAnotherKindIsRefused(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	go func() {
+		_, _ = io.ReadFull(server, make([]byte, 48))
+		_, _ = server.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	}()
+	if _, err := (session{}).ask(client, 0); !errors.Is(err, errStrange) {
+		t.Errorf("ask = %v", err)
+	}
+}
