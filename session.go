@@ -329,16 +329,3 @@ func (s *Session) reentry(ctx context.Context, name string, slots int) error {
 	}
 	return nil
 }
-
-// openQueue returns the queue of name, made if there is none. Each open needs a close.
-func (s *Session) openQueue(name string) *queue {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := s.queues[name]
-	if q == nil {
-		q = &queue{s: s, name: name, waiting: map[int]*waiter{}, claims: map[int]*claim{}}
-		s.queues[name] = q
-	}
-	q.refs++
-	return q
-}
