@@ -37,7 +37,8 @@ const (
 	maxDirects = 16
 )
 
-// dialDirect dials like client.
+// dialDirect dials like client. go-redis obeys the deadline of ctx and not its end: so the connection
+// is closed when ctx ends.
 func dialDirect(ctx context.Context, client *redis.Client) (*direct, error) {
 	o := *client.Options()
 	var conn atomic.Pointer[net.Conn]
@@ -50,7 +51,16 @@ func dialDirect(ctx context.Context, client *redis.Client) (*direct, error) {
 		return c, err
 	}
 	d := &direct{origin: client, client: redis.NewClient(own(&o, 1))}
-	if err := d.client.Ping(ctx).Err(); err != nil {
+	stop := context.AfterFunc(ctx, func() {
+		if c := conn.Load(); c != nil {
+			(*c).Close()
+		}
+	})
+	err := d.client.Ping(ctx).Err()
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
 		d.client.Close()
 		return nil, err
 	}

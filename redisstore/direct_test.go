@@ -136,6 +136,7 @@ func TestCloseWhileAServerIsDialed(t *testing.T) {
 	for range 2 { // two calls one upon the other
 		s.calls.take(s.ctx, s.spawn)
 	}
+	time.Sleep(50 * time.Millisecond) // until the second is dialing
 	begun := time.Now()
 	s.Close()
 	if took := time.Since(begun); took > dialLimit-100*time.Millisecond {

@@ -78,12 +78,12 @@ func TestRightsThatAreEnough(t *testing.T) {
 	t.Parallel()
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	o := redistest.Options{User: "elector", Password: "sesame", TLS: cert, Young: true, Rights: rights}
-	c := redlockstore.Config{Username: o.User, Password: o.Password, TLS: cert.Client(), Guard: -1}
+	c := redlockstore.Config{Username: o.User, Password: o.Password, TLS: cert.Client(), MaxTTL: time.Minute, Guard: -1}
 	for range 3 {
 		c.Addrs = append(c.Addrs, redistest.Start(t, o).Addr())
 	}
 	s := open(t, c)
-	l, next := grant(t, s, "a", 5*time.Second), grant(t, open(t, c), "b", 5*time.Second)
+	l, next := grant(t, s, "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	p := claim(t, l, "x")
 	if err := l.Update(limited(t, 30*time.Second), p, []byte("v")); err != nil {
 		t.Error(err)

@@ -78,7 +78,7 @@ func TestAMinorityMayFail(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			servers, c := fleet(t, 5)
-			a, b := grant(t, open(t, c), "a", 20*time.Second), grant(t, open(t, c), "b", 30*time.Second)
+			a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 			p := claim(t, a, "x")
 			for _, s := range servers[:2] {
 				fail(s)
@@ -123,7 +123,7 @@ func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
-	const ttl = 5 * time.Second
+	const ttl = 8 * time.Second
 	a, b := grant(t, s, "a", ttl), grant(t, open(t, c), "b", time.Minute)
 	claim(t, a, "x")
 	renewed := time.Now()
@@ -175,12 +175,14 @@ func retry(ctx context.Context, do func() error) error {
 // voice to another while the first may rely on it.
 func TestARestartedServerStaysOut(t *testing.T) {
 	t.Parallel()
+	const ttl = 4 * time.Second
 	servers, c := fleet(t, 3)
-	c.MaxTTL, c.Guard = ttl, 0
-	s := open(t, c)
-	if _, err := s.Grant(limited(t, 30*time.Second), "a", ttl); err == nil || !strings.Contains(err.Error(), "started less than") {
+	c.Guard = 0
+	if _, err := open(t, c).Grant(limited(t, 30*time.Second), "a", ttl); err == nil || !strings.Contains(err.Error(), "started less than") {
 		t.Errorf("Grant on young servers = %v, want to be told so", err)
 	}
+	c.MaxTTL = ttl
+	s := open(t, c)
 	var a driver.Lease
 	if err := retry(limited(t, 30*time.Second), func() (err error) { a, err = s.Grant(limited(t, 30*time.Second), "a", ttl); return err }); err != nil {
 		t.Fatal(err)
@@ -223,7 +225,7 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := open(t, c)
-	a := grant(t, s, "a", 10*time.Second)
+	a := grant(t, s, "a", time.Minute)
 	p := claim(t, a, "x")
 	for _, s := range servers[:2] {
 		s.Restart()
@@ -247,7 +249,7 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 	if err := a.Renew(limited(t, 30*time.Second)); err != nil {
 		t.Errorf("Renew once it is known: %v", err)
 	}
-	if p := claim(t, grant(t, open(t, c), "b", ttl), "x"); !p.Held {
+	if p := claim(t, grant(t, open(t, c), "b", time.Minute), "x"); !p.Held {
 		t.Error("what is left of a lost claim blocks the next")
 	}
 }

@@ -52,14 +52,16 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, c)
-	for ln := (driver.Line{}); ln.Holder == nil || ln.Holder.Lease != b.ID(); {
-		var err error
-		if ln, err = s.Line(limited(t, 30*time.Second), "x"); err != nil {
-			t.Fatal(err)
+	if err := retry(limited(t, 30*time.Second), func() error { // until b knows that it holds
+		got, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "x", ID: q.ID})
+		if err == nil && !got[0].Held {
+			err = errors.New("not held")
 		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // until b knows it too
+	stands(t, servers, "x")
 	for _, v := range servers {
 		v.Do("DEL", "primacy:lock:x")
 	}
@@ -113,13 +115,13 @@ func TestCloseEndsWhoTries(t *testing.T) {
 // that cannot be deleted holds up no release of another.
 func TestARefusedNameIsToldAlone(t *testing.T) {
 	t.Parallel()
-	c := redlockstore.Config{Username: "elector", Password: "sesame", Guard: -1}
+	c := redlockstore.Config{Username: "elector", Password: "sesame", MaxTTL: time.Minute, Guard: -1}
 	var servers []*redistest.Server
 	for range 3 {
 		s := redistest.Start(t, redistest.Options{User: c.Username, Password: c.Password, Rights: rights, Young: true})
 		servers, c.Addrs = append(servers, s), append(c.Addrs, s.Addr())
 	}
-	a, b := grant(t, open(t, c), "a", 30*time.Second), grant(t, open(t, c), "b", 30*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	good, bad := claim(t, a, "good"), claim(t, a, "bad")
 	q, refused := claim(t, b, "good"), claim(t, b, "bad")
 	b.Follow(q, refused)

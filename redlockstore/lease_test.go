@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/internal/redistest"
 )
 
 // What goes wrong in libraries of today, by their own issues, and must not here.
@@ -19,7 +20,7 @@ import (
 func TestAMissingServerIsAcquiredAgain(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	servers[2].Kill()
 	claim(t, a, "x")
 	servers[2].Restart()
@@ -51,8 +52,9 @@ func TestAMissingServerIsAcquiredAgain(t *testing.T) {
 func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	claim(t, a, "x")
+	stands(t, servers, "x")
 	for _, s := range servers {
 		s.Do("DEL", "primacy:lock:x")
 	}
@@ -71,12 +73,26 @@ func TestARenewalNeverSetsWhatWasLost(t *testing.T) {
 	}
 }
 
+// stands waits until a claim on name stands on all servers: it is held before.
+func stands(t *testing.T, servers []*redistest.Server, name string) {
+	t.Helper()
+	if err := retry(limited(t, 30*time.Second), func() error {
+		if on := keys(servers, name); len(on) != len(servers) {
+			return fmt.Errorf("it stands on the servers %v", on)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The same where a minority was lost to another: it is left to him.
 func TestAMinorityThatAnotherHasIsLeftToHim(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	claim(t, a, "x")
+	stands(t, servers, "x")
 	servers[1].Do("SET", "primacy:lock:x", "somebody", "PX", 60000)
 	for range 3 {
 		if err := a.Renew(limited(t, 30*time.Second)); err != nil {
@@ -95,7 +111,7 @@ func TestARenewalHasALimit(t *testing.T) {
 	_, c := fleet(t, 3)
 	s, cut := behindProxies(t, c)
 	defer s.Close()
-	a := grant(t, s, "a", ttl)
+	a := grant(t, s, "a", time.Minute)
 	claim(t, a, "x")
 	cut(true)
 	defer cut(false)
@@ -112,7 +128,7 @@ func TestARenewalHasALimit(t *testing.T) {
 func TestATryThatFailsLeavesNoKey(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 5)
-	a, b := grant(t, open(t, c), "a", 10*time.Second), grant(t, open(t, c), "b", 10*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	for i := range 20 {
 		name := fmt.Sprint("x", i)
 		for _, s := range servers[:3] {
@@ -147,7 +163,7 @@ func TestALateSetDoesNothing(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	s := bare(t, c)
-	a := grant(t, s, "a", 10*time.Second)
+	a := grant(t, s, "a", time.Minute)
 	claim(t, a, "warm")
 	servers[2].Stop()
 	p := claim(t, a, "x")
@@ -167,7 +183,7 @@ func TestALateSetDoesNothing(t *testing.T) {
 func TestAReleaseReachesAServerThatWasFrozen(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	for i := range 5 {
 		name := fmt.Sprint("x", i)
 		servers[2].Stop()
@@ -194,7 +210,7 @@ func TestAReleaseReachesAServerThatWasFrozen(t *testing.T) {
 func TestAReleaseThatDoesNotReachAMajorityIsUnknown(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	a := grant(t, open(t, c), "a", 10*time.Second)
+	a := grant(t, open(t, c), "a", time.Minute)
 	p := claim(t, a, "x")
 	servers[0].Stop()
 	servers[1].Stop()
@@ -225,8 +241,8 @@ func TestAClaimLivesAsLongAsTheRenewalBesideItSays(t *testing.T) {
 		renewed := make(chan time.Time)
 		go func() {
 			time.Sleep(time.Duration(i) * 4 * time.Millisecond)
-			at := time.Now()
-			if err := a.Renew(limited(t, 30*time.Second)); err != nil {
+			var at time.Time
+			if err := retry(limited(t, 30*time.Second), func() error { at = time.Now(); return a.Renew(limited(t, 30*time.Second)) }); err != nil {
 				at = time.Time{}
 			}
 			renewed <- at
@@ -268,7 +284,8 @@ func TestTheNextHoldsWhenTheTTLOfADeadOneIsOver(t *testing.T) {
 	for _, s := range servers {
 		s.Do("EVAL", "for i = 1, 10000 do redis.call('SET', 'other' .. i, 'x', 'PX', 500 + i % 4000) end return 1", 0)
 	}
-	dead, b := grant(t, open(t, c), "dead", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	const ttl = 5 * time.Second
+	dead, b := grant(t, open(t, c), "dead", ttl), grant(t, open(t, c), "b", time.Minute)
 	begun := time.Now()
 	claim(t, dead, "x")
 	q := claim(t, b, "x")
@@ -288,7 +305,7 @@ func TestAFreeLockIsTakenOverASlowLink(t *testing.T) {
 	for i, a := range c.Addrs {
 		c.Addrs[i] = newDelay(t, a, 15*time.Millisecond)
 	}
-	a, b := grant(t, open(t, c), "a", ttl), grant(t, open(t, c), "b", 10*time.Second)
+	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	p := claim(t, a, "x")
 	q := claim(t, b, "x")
 	time.AfterFunc(100*time.Millisecond, func() { _ = a.Release(context.Background(), p) })

@@ -16,7 +16,7 @@ func TestTheLibraryRefusesWhatWouldBeALie(t *testing.T) {
 	t.Parallel()
 	_, c := fleet(t, 3)
 	store := open(t, c)
-	s, err := primacy.NewSession(store, &primacy.Options{ID: "a", TTL: 2 * time.Second})
+	s, err := primacy.NewSession(store, &primacy.Options{ID: "a", TTL: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestTheLibraryRefusesWhatWouldBeALie(t *testing.T) {
 	if err := s.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	l := grant(t, store, "x", 2*time.Second)
+	l := grant(t, store, "x", time.Minute)
 	if _, err := l.Claim(ctx, driver.Claim{Name: "s", ID: "1", Slots: 2}); !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("a shared claim: %v, want ErrRefused", err)
 	}

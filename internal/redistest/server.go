@@ -25,7 +25,7 @@ import (
 // Main runs the tests of a package, for its TestMain. More of them run beside each other than there are processors: nearly all the time they wait.
 func Main(m *testing.M) int {
 	flag.Parse()
-	_ = flag.Set("test.parallel", "16")
+	_ = flag.Set("test.parallel", "10")
 	return m.Run()
 }
 
