@@ -61,7 +61,6 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	stands(t, servers, "x")
 	for _, v := range servers {
 		v.Do("DEL", "primacy:lock:x")
 	}
