@@ -110,8 +110,8 @@ func TestCloseEndsWhoTries(t *testing.T) {
 	}
 }
 
-// The user loses the right to one key while its lease waits for two. News tells so of that place, and goes on with the other. A key
-// that cannot be deleted holds up no release of another.
+// The user loses the right to one key while its lease waits for two. News tells so of that place,
+// and goes on with the other. A key that cannot be deleted holds up no release of another.
 func TestARefusedNameIsToldAlone(t *testing.T) {
 	t.Parallel()
 	c := redlockstore.Config{Username: "elector", Password: "sesame", MaxTTL: time.Minute, Guard: -1}
@@ -125,10 +125,12 @@ func TestARefusedNameIsToldAlone(t *testing.T) {
 	q, refused := claim(t, b, "good"), claim(t, b, "bad")
 	b.Follow(q, refused)
 	for _, s := range servers {
-		s.Do("ACL", "SETUSER", c.Username, "resetkeys", "~primacy:lock:good*", "~primacy:left:*", "~primacy:revoked:*")
+		s.Do("ACL", "SETUSER", c.Username, "resetkeys",
+			"~primacy:lock:good*", "~primacy:left:*", "~primacy:revoked:*")
 	}
 	news, err := b.News(limited(t, 30*time.Second))
-	if err != nil || len(news) != 1 || news[0].Place.ID != refused.ID || !errors.Is(news[0].Refused, driver.ErrRefused) {
+	if err != nil || len(news) != 1 || news[0].Place.ID != refused.ID ||
+		!errors.Is(news[0].Refused, driver.ErrRefused) {
 		t.Fatalf("News = %+v, %v, want that bad is refused", news, err)
 	}
 	if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "bad", ID: "again"}); !errors.Is(err, driver.ErrRefused) {
