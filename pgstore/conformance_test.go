@@ -35,7 +35,7 @@ func opened(t testing.TB, c pgstore.Config) *pgstore.Store {
 func harness(t *testing.T) drivertest.Harness {
 	t.Helper()
 	srv := server(t)
-	few := func(addr string) pgstore.Config { return pgstore.Config{DSN: srv.URLAt(addr) + "&pool_max_conns=4"} }
+	few := func(addr string) pgstore.Config { return pgstore.Config{DSN: srv.URLAt(addr) + "&pool_max_conns=2"} }
 	return drivertest.Harness{
 		Open: func(t testing.TB) driver.Store {
 			return open(t, few(srv.Addr()))

@@ -18,7 +18,7 @@ type lease struct {
 	over      chan struct{} // closed when the lease is known to have ended
 
 	mu     sync.Mutex
-	isOver bool
+	isOver bool                         // the lease is known to have ended
 	claims map[storeutil.Seat]*ownClaim // at most one for each seat
 	ids    claimIDs
 	news   []driver.News

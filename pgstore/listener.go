@@ -290,7 +290,7 @@ func (r *registry) notified(payload string) {
 		l := r.leases[about]
 		r.mu.Unlock()
 		if l != nil {
-			l.lookAt(nil)
+			l.lookNow()
 		}
 		return
 	}

@@ -25,14 +25,10 @@ type found struct {
 	body    []byte
 }
 
-// lookAt has a claim looked at, or the lease itself if o is nil.
-func (l *lease) lookAt(o *ownClaim) {
+// lookNow has the lease itself looked at: its requests, and whether claims were removed.
+func (l *lease) lookNow() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if o != nil {
-		o.lookLocked()
-		return
-	}
 	l.dueSelf = true
 	l.wakeLookerLocked()
 }
@@ -56,7 +52,7 @@ func (l *lease) lookAtWaiting() {
 func (l *lease) lookLaterLocked() {
 	after := min(l.s.listener.poll(), l.ttl)
 	if l.timer == nil {
-		l.timer = time.AfterFunc(after, func() { l.lookAt(nil) })
+		l.timer = time.AfterFunc(after, l.lookNow)
 	} else {
 		l.timer.Reset(after)
 	}
@@ -199,7 +195,7 @@ func (l *lease) requestedLocked(f found) bool {
 		}
 	}
 	if !known && len(l.ids.calls) > 0 {
-		time.AfterFunc(20*time.Millisecond, func() { l.lookAt(nil) })
+		time.AfterFunc(20*time.Millisecond, l.lookNow)
 		return false
 	}
 	l.request = f.seq

@@ -112,6 +112,13 @@ func (o *ownClaim) forgetLocked() {
 	l.news = kept
 }
 
+// lookNow has the claim looked at.
+func (o *ownClaim) lookNow() {
+	o.l.mu.Lock()
+	defer o.l.mu.Unlock()
+	o.lookLocked()
+}
+
 // lookLocked has the claim looked at now. The caller holds the lease's mu.
 func (o *ownClaim) lookLocked() {
 	if !o.gone {
@@ -133,7 +140,7 @@ func (o *ownClaim) lookLaterLocked() {
 		after = min(5*time.Millisecond<<min(o.fruitless-1, 3), poll)
 	}
 	if o.timer == nil {
-		o.timer = time.AfterFunc(after, func() { o.l.lookAt(o) })
+		o.timer = time.AfterFunc(after, o.lookNow)
 	} else {
 		o.timer.Reset(after)
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/pgtest"
@@ -82,23 +81,7 @@ func connected(t *testing.T, srv *pgtest.Server) *pgx.Conn {
 
 // River issues 695 and 1077: the lease shares the application's pool, and ends when that is exhausted.
 func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
-	theirs, err := pgxpool.New(soon(t), srv.URL()+"&pool_max_conns=2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer theirs.Close()
-	for range 2 { // the application has taken all of its own
-		c, err := theirs.Acquire(soon(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Release()
-	}
-	s, err := pgstore.New(soon(t), theirs, pgstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, pgstore.Config{DSN: srv.URL() + "&pool_max_conns=2"})
 	l := granted(t, s, time.Minute)
 	name := rand.Text()
 	unlock := locked(t, srv, name)

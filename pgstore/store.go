@@ -14,8 +14,12 @@
 // makes sure of that: see docs/postgres.md.
 package pgstore
 
-// The order of locks: lease.mu before registry.mu and listener.mu. Nothing else is locked while one
-// of the last two is held, or lineWatch.mu.
+// The order of locks, each taken before those below it:
+//
+//	lease.mu                                  also guards the lease's ownClaims and claimIDs
+//	registry.mu, listener.mu, lineWatch.mu    nothing is locked while one of them is held
+//
+// No mutex is held during a call of the server. renewConn.turn is, and nothing else then.
 
 import (
 	"context"
@@ -50,14 +54,8 @@ type Config struct {
 	NoMigrate bool   // never create or change the schema: refuse where it is missing or older
 }
 
-// Options is how New uses a pool's configuration. The zero value works.
-type Options struct {
-	Prefix    string // the schema, default "primacy"
-	NoMigrate bool   // never create or change the schema
-}
-
-// Store is a [driver.Store] on PostgreSQL. It is also a [driver.Asker],
-// [driver.Journal], [driver.LeaseViewer] and [driver.Admin].
+// Store is a [driver.Store] on PostgreSQL. It is also a [driver.Asker], [driver.Journal],
+// [driver.LeaseViewer] and [driver.Admin].
 type Store struct {
 	*db
 	caps     driver.Caps
@@ -88,28 +86,18 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if !strings.Contains(c.DSN, "pool_max_conns") {
 		cfg.MaxConns = max(cfg.MaxConns, 10)
 	}
-	return open(ctx, cfg, Options{Prefix: c.Prefix, NoMigrate: c.NoMigrate})
-}
-
-// New returns a store that connects as the pool does. It uses only the pool's configuration: an
-// application that has taken all its connections must not end leases. Its errors are those of Open.
-func New(ctx context.Context, pool *pgxpool.Pool, o Options) (*Store, error) {
-	return open(ctx, pool.Config(), o)
-}
-
-func open(ctx context.Context, cfg *pgxpool.Config, o Options) (*Store, error) {
-	c, err := newSchema(o.Prefix)
+	schema, err := newSchema(c.Prefix)
 	if err != nil {
 		return nil, err
 	}
-	d := newDB(cfg, c)
+	d := newDB(cfg, schema)
 	conn, err := d.connectFirst(ctx)
 	if err != nil {
 		return nil, d.wrap(ctx, "open", err)
 	}
 	version, err := serverVersion(conn)
 	if err == nil {
-		err = c.ready(ctx, conn, !o.NoMigrate)
+		err = schema.ready(ctx, conn, !c.NoMigrate)
 	}
 	var set settings
 	var unread error

@@ -88,14 +88,14 @@ func (l *lease) enter(ctx context.Context, claims []driver.Claim) ([]driver.Plac
 	name, try := claims[0].Name, slices.ContainsFunc(claims, func(c driver.Claim) bool { return c.Try })
 	for {
 		var places []driver.Place
-		d, err := l.s.step(ctx, name, func(d *document) (_ bool, err error) {
+		d, err := l.s.step(ctx, name, func(d *document) (err error) {
 			for _, id := range ids {
 				if l.wasRemoved(d, id) {
-					return false, l.goneErr("claim " + strconv.Quote(name))
+					return l.goneErr("claim " + strconv.Quote(name))
 				}
 			}
 			places, err = d.enter(l.me(), claims)
-			return false, err
+			return err
 		})
 		if errors.Is(err, driver.ErrTaken) && try {
 			var purged bool
@@ -139,7 +139,7 @@ func (l *lease) purgeBefore(ctx context.Context, name string, d *document) (purg
 // Update implements [driver.Lease].
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	return l.alive(ctx, func() error {
-		_, err := l.s.step(ctx, p.Name, func(d *document) (bool, error) { return false, d.update(l.me(), p, value) })
+		_, err := l.s.step(ctx, p.Name, func(d *document) error { return d.update(l.me(), p, value) })
 		return err
 	})
 }

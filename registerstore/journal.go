@@ -15,11 +15,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// journalStore is a [driver.Journal] over the register. A journal is one value, in a register of
-// its own.
-type journalStore struct{ *access }
-
-// journalDocument is a journal: all its records, in the order of their keys.
+// journalDocument is a journal, which is one value: all its records, in the order of their keys.
 type journalDocument struct {
 	Name    text     `json:"name"`
 	Records []record `json:"records"`
@@ -70,11 +66,11 @@ func (d *journalDocument) trim(keep, size int) {
 
 // change changes a journal as one step: f changes it, more than once perhaps, and reports whether
 // it is to be written.
-func (j *journalStore) change(ctx context.Context, name string, f func(d *journalDocument) bool) error {
+func (s *Store) change(ctx context.Context, name string, f func(d *journalDocument) bool) error {
 	mark, unknown, attempted := newMark(), 0, false
 	what := "write the journal of " + strconv.Quote(name)
 	for try := 0; ; try++ {
-		d, version, err := j.load(ctx, name)
+		d, version, err := s.load(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -83,25 +79,25 @@ func (j *journalStore) change(ctx context.Context, name string, f func(d *journa
 		}
 		attempted = true
 		d.Marks = lastOf(append(d.Marks, mark), marksKept)
-		_, ok, err := j.put(ctx, j.journalKey(name), stored(d), version)
+		_, ok, err := s.put(ctx, s.journalKey(name), stored(d), version)
 		if err == nil && ok {
 			return nil
 		}
 		if err != nil {
 			if unknown++; unknown == maxFailures || ctx.Err() != nil || errors.Is(err, driver.ErrRefused) {
-				return j.wrap(what, err)
+				return s.wrap(what, err)
 			}
 		}
 		if err := storeutil.Sleep(ctx, backoff(try)); err != nil {
-			return j.wrap(what, err)
+			return s.wrap(what, err)
 		}
 	}
 }
 
-func (j *journalStore) load(ctx context.Context, name string) (*journalDocument, string, error) {
-	value, version, err := j.look(ctx, j.journalKey(name))
+func (s *Store) load(ctx context.Context, name string) (*journalDocument, string, error) {
+	value, version, err := s.look(ctx, s.journalKey(name))
 	if err != nil {
-		return nil, "", j.wrap("read the journal of "+strconv.Quote(name), err)
+		return nil, "", s.wrap("read the journal of "+strconv.Quote(name), err)
 	}
 	d, err := parseJournal(name, value, version)
 	return d, version, err
@@ -109,7 +105,7 @@ func (j *journalStore) load(ctx context.Context, name string) (*journalDocument,
 
 // Append implements [driver.Journal]. A journal is one value: [Options.Journal] limits it, whatever
 // keep says.
-func (j *journalStore) Append(ctx context.Context, name string, r driver.Record, keep int) (
+func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep int) (
 	there driver.Record, added bool, err error,
 ) {
 	if err := driver.CheckRecord(name, r); err != nil {
@@ -118,13 +114,13 @@ func (j *journalStore) Append(ctx context.Context, name string, r driver.Record,
 	if keep < 1 {
 		return there, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
 	}
-	err = j.change(ctx, name, func(d *journalDocument) bool {
+	err = s.change(ctx, name, func(d *journalDocument) bool {
 		if at, ok := d.find(r.Key); ok {
 			there, added = driver.Record{Key: r.Key, Value: d.Records[at].Value}, false
 			return false
 		}
 		d.put(r)
-		d.trim(keep, j.opts.Journal)
+		d.trim(keep, s.opts.Journal)
 		there, added = driver.Record{Key: r.Key, Value: bytes.Clone(r.Value)}, true
 		return true
 	})
@@ -135,8 +131,8 @@ func (j *journalStore) Append(ctx context.Context, name string, r driver.Record,
 }
 
 // Records implements [driver.Journal].
-func (j *journalStore) Records(ctx context.Context, name, before string, limit int) (all []driver.Record, err error) {
-	d, _, err := j.load(ctx, name)
+func (s *Store) Records(ctx context.Context, name, before string, limit int) (all []driver.Record, err error) {
+	d, _, err := s.load(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -149,9 +145,9 @@ func (j *journalStore) Records(ctx context.Context, name, before string, limit i
 }
 
 // Journals implements [driver.Journal].
-func (j *journalStore) Journals(ctx context.Context, prefix string) (names []string, err error) {
+func (s *Store) Journals(ctx context.Context, prefix string) (names []string, err error) {
 	var mu sync.Mutex
-	err = j.each(ctx, journals, prefix, func(name string, value []byte, version string) error {
+	err = s.each(ctx, journals, prefix, func(name string, value []byte, version string) error {
 		d, err := parseJournal(name, value, version)
 		if err == nil && len(d.Records) > 0 {
 			mu.Lock()
@@ -161,19 +157,19 @@ func (j *journalStore) Journals(ctx context.Context, prefix string) (names []str
 		return err
 	})
 	if err != nil {
-		return nil, j.wrap("list journals", err)
+		return nil, s.wrap("list journals", err)
 	}
 	slices.Sort(names)
 	return names, nil
 }
 
 // leaveAll keeps records in a journal, in place of those with their keys.
-func (j *journalStore) leaveAll(ctx context.Context, journal string, records []driver.Record) error {
-	return j.change(ctx, journal, func(d *journalDocument) bool {
+func (s *Store) leaveAll(ctx context.Context, journal string, records []driver.Record) error {
+	return s.change(ctx, journal, func(d *journalDocument) bool {
 		for _, r := range records {
 			d.put(r)
 		}
-		d.trim(len(d.Records), j.opts.Journal)
+		d.trim(len(d.Records), s.opts.Journal)
 		return true
 	})
 }

@@ -19,7 +19,7 @@ func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	if _, err := s.Line(ctx, name); err != nil { // a holder whose lease has ended holds no more
 		return err
 	}
-	_, err := s.step(ctx, name, func(d *document) (bool, error) { return false, d.ask(r) })
+	_, err := s.step(ctx, name, func(d *document) error { return d.ask(r) })
 	return err
 }
 
@@ -38,9 +38,9 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
-	_, err := s.step(ctx, name, func(d *document) (bool, error) {
+	_, err := s.step(ctx, name, func(d *document) error {
 		d.remove(token)
-		return false, nil
+		return nil
 	})
 	return err
 }

@@ -3,25 +3,24 @@ package registerstore
 import "context"
 
 // Register is a compare-and-swap storage: values under keys, each with a version that changes
-// whenever the value does. It is all that a store needs: [FromRegister] does the rest. It is used
-// by many goroutines at once.
+// whenever the value does. Many goroutines use it at once.
 //
 // # The contract
 //
-//   - Each key is linearizable: once a Put has returned ok, every Get that begins afterwards, by
-//     anybody, returns that value or a later one, and of two Puts
-//     under one version one is carried out at most. A cache, a follower that lags or an eventually consistent listing must not answer a Get.
-//   - Versions of a key never repeat, also not after it was deleted and made again: a Put that was
-//     held up on its way must find that its version is no more. A
-//     counter in the value that begins anew with each new file is not enough; put a random number beside it.
+//   - Each key is linearizable. Once a Put has returned ok, every Get that begins afterwards, by
+//     anybody, returns that value or a later one. Of two Puts under one version one is carried out
+//     at most. A cache, a follower that lags or an eventually consistent listing must not answer.
+//   - Versions of a key never repeat, not even after it was deleted and made again: a Put that was
+//     held up on its way must find that its version is gone. A counter in the value that begins
+//     anew with each new file is not enough; put a random number beside it.
 //   - A value lasts as long as the storage keeps its data. A Put that returned ok survives a crash,
 //     or tokens may repeat (see [Options.Token]).
-//   - The context is obeyed promptly, also when the network swallows packets. What a call that was
-//     given up did is unknown, and that is allowed.
-//   - An error leaves the outcome unknown: the call may have happened, or may happen later. So a
-//     Register needs no retries of its own. Where it makes some (most HTTP
-//     clients do), a Put whose first try was carried out may be told ok = false by the second; that is allowed too: the adapter finds its own writes.
-//     An error that wraps [github.com/primacy-go/primacy/driver.ErrRefused] is final: no permission, a value too large. Nothing happened.
+//   - The context is obeyed promptly, also when the network swallows packets.
+//   - After an error the call may have happened, or may happen later. So a Register needs no
+//     retries of its own. Where it makes some (most HTTP clients do), the second try of a Put may
+//     be told ok = false because of the first: the adapter finds its own writes. Only an error that
+//     wraps [github.com/primacy-go/primacy/driver.ErrRefused] is final: no permission, a value too
+//     large. Nothing happened.
 //
 // Keys consist of lower-case letters, digits, "-" and ".", begin and end with a letter or digit if
 // [Options.Prefix] does, and have at most 200 bytes beside it. Values are JSON: some 300 bytes for
@@ -32,13 +31,13 @@ type Register interface {
 	Get(ctx context.Context, key string) (value []byte, version string, err error)
 
 	// Put writes value if key has that version, and returns the version it has then. The version ""
-	// says that key must not be there. Ok = false: it has another version, or it is not there
-	// though version is not "". Nothing is written then.
+	// says that key must not be there. With ok = false it has another version, or is not there, and
+	// nothing is written.
 	Put(ctx context.Context, key string, value []byte, version string) (next string, ok bool, err error)
 
 	// Delete removes key if it has that version, which is not "". What is gone or has another
 	// version is no error. It is only called for values that nobody writes again, so a storage that
-	// cannot compare may delete as well. It only saves space: it may do nothing.
+	// cannot compare may delete as well, or do nothing: it only saves space.
 	Delete(ctx context.Context, key, version string) error
 
 	// List returns the keys that begin with prefix, in any order. It need not be linearizable: a

@@ -25,16 +25,16 @@ func (s *Store) read(ctx context.Context, name string) (*document, string, error
 
 // step changes the document of name as one step, and returns the document as it is afterwards. F
 // changes a clone, perhaps more than once, each time another clone. The clone is written if it
-// differs, or if f asks for that with force, also beside an error of f. If the outcome of the write
-// is unknown, then so is f's answer.
-func (s *Store) step(ctx context.Context, name string, f func(d *document) (force bool, err error)) (*document, error) {
-	return s.stepAs(ctx, newMark(), name, f)
+// differs, also beside an error of f. If the outcome of the write is unknown, then so is f's answer.
+func (s *Store) step(ctx context.Context, name string, f func(d *document) error) (*document, error) {
+	return s.stepAs(ctx, newMark(), name, func(d *document) (bool, error) { return false, f(d) })
 }
 
 // newMark returns a mark that was never used.
 func newMark() string { return newID()[:12] }
 
-// stepAs is step under a mark of the caller's: a document that has it came of this step.
+// stepAs is step under a mark of the caller's: a document that has it came of this step. With force
+// the clone is written though it does not differ.
 func (s *Store) stepAs(
 	ctx context.Context, mark, name string, f func(d *document) (force bool, err error),
 ) (*document, error) {
@@ -92,8 +92,8 @@ func unsettled(err error, written bool) error {
 
 // purge removes the claims of leases that have ended from the line of name.
 func (s *Store) purge(ctx context.Context, name string, ended ...string) (*document, error) {
-	return s.step(ctx, name, func(d *document) (bool, error) {
+	return s.step(ctx, name, func(d *document) error {
 		d.purge(func(lease string) bool { return slices.Contains(ended, lease) })
-		return false, nil
+		return nil
 	})
 }

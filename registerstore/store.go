@@ -15,39 +15,29 @@ import (
 
 // Options sets a store up. The zero value works.
 type Options struct {
-	// Name is what the storage is, for people: "S3 bucket locks". Default "register". It must not
-	// contain a password.
-	Name string
-	// Prefix begins every key. Several stores in one storage need prefixes of which none begins
-	// with another.
-	Prefix string
+	Name     string           // the storage, for people, without a password: "S3 bucket locks"; default "register"
+	Prefix   string           // begins every key; of the stores in one storage, none begins with another's
+	Token    driver.TokenLife // how long the storage keeps what it acknowledged; default driver.TokenDurable
+	Warnings []string         // for Caps: what the storage cannot promise as it is set up
+	Close    func() error     // if set, Store.Close calls it to free what the register opened
+
 	// Poll is how often a line is looked at that somebody waits for: where the register is no
 	// Watcher, the time a hand-over takes. With one it is the second signal, for watches that went
 	// deaf. Default 250 ms, with a Watcher 5 s.
 	Poll time.Duration
-	// Patience is how long one background read may take before it is tried again. Default 10 s.
+	// Patience is how long one background call may take before it is tried again. Default 10 s.
 	Patience time.Duration
-	// Token says for how long the register keeps what it acknowledged. Default driver.TokenDurable.
-	// A storage that loses acknowledged writes when it fails over says driver.TokenUntilLoss.
-	Token driver.TokenLife
 	// MinTTL is the least ttl; a shorter one is rounded up to it. It should be ten times what a Put
-	// takes on a bad day. Default 1 s.
-	MinTTL time.Duration
-	// MaxTTL is the largest ttl; a longer one is refused. Default 1 h.
-	MaxTTL time.Duration
+	// takes on a bad day. Default 1 s. A ttl above MaxTTL is refused. Default 1 h.
+	MinTTL, MaxTTL time.Duration
 	// Journal is how many bytes of records a journal keeps at most, whatever was asked for: it is
 	// one value. Default 1 MiB, at least 64 KiB.
 	Journal int
-	// Warnings go to Caps: what the storage cannot promise as it is set up.
-	Warnings []string
-	// Close, if set, is called by Store.Close: it frees what the register opened.
-	Close func() error
 }
 
 // Store is a store over a register.
 type Store struct {
 	access
-	journalStore
 	silence float64 // overTTL, but for tests
 	sweeps  sync.Once
 
@@ -90,7 +80,6 @@ func FromRegister(r Register, o Options) (*Store, error) {
 		access: access{r, watcher, o}, silence: overTTL,
 		feeds: map[string]*feed{}, expiries: map[string]*expiryWatch{}, brief: map[string]bool{},
 	}
-	s.journalStore.access = &s.access
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s, nil
 }
