@@ -81,9 +81,6 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 	if err == nil && !in.held {
 		_, err = s.lines.wait(ctx, in.c, s.abandoned)
 	}
-	if err == nil && s.gone() {
-		err = ErrSessionExpired
-	}
 	return e.at.ended(in.c, in.header, err)
 }
 
@@ -92,7 +89,7 @@ func (e *Election) Campaign(ctx context.Context, val string) error {
 // unknown; Proclaim may be called again.
 func (e *Election) Proclaim(ctx context.Context, val string) error {
 	at, _ := e.at.get()
-	if at.claim == nil || at.key == "" || at.going || e.session.gone() {
+	if at.claim == nil || at.key == "" || at.givingUp || e.session.gone() {
 		return ErrElectionNotLeader
 	}
 	return e.proclaim(ctx, at.claim, val)
@@ -111,20 +108,8 @@ func (e *Election) proclaim(ctx context.Context, c *claim, val string) error {
 // called again after an error; meanwhile it is tried on in the background. Without a leadership
 // it does nothing. Another Election of this session with the same prefix loses the same key.
 func (e *Election) Resign(ctx context.Context) error {
-	key, rev, c := e.at.leave()
-	if c == nil {
-		return nil
-	}
-	if key == "" {
-		e.at.vacate(c, nil)
-		return nil
-	}
-	h, err := e.session.removals.release(ctx, key, rev)
-	if err != nil {
-		return err
-	}
-	e.at.vacate(c, h)
-	return nil
+	_, err := e.at.giveUp(ctx)
+	return err
 }
 
 // Leader returns the leader's key, or ErrElectionNoLeader. It is a linearizable read.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	v3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/concurrency"
@@ -99,14 +100,7 @@ func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
 				standing(t, c, pfx, 2)
 				time.Sleep(300 * time.Millisecond) // its watch stands
 				proxy.Cut()
-				for range 5 {
-					_, err := c.Put(soon(t), "other", "x")
-					ok(t, "put", err)
-				}
-				resp, err := c.Put(soon(t), "other", "x")
-				ok(t, "put", err)
-				_, err = c.Compact(soon(t), resp.Header.Revision)
-				ok(t, "compact", err)
+				compact(t, c)
 				proxy.Heal()
 				if err, came := in(3*time.Second, done); came {
 					return fmt.Sprintf("the wait ended: %v; %d keys stand", err, keys(t, c, pfx))
@@ -118,6 +112,16 @@ func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
 				return ""
 			})
 		})
+	}
+}
+
+// compact has etcd forget all before a new revision. Another test may have done more of it.
+func compact(t *testing.T, c *v3.Client) {
+	t.Helper()
+	resp, err := c.Put(soon(t), "other", "x")
+	ok(t, "put", err)
+	if _, err = c.Compact(soon(t), resp.Header.Revision); err != rpctypes.ErrCompacted {
+		ok(t, "compact", err)
 	}
 }
 

@@ -260,15 +260,8 @@ func TestObserveSurvivesCompaction(t *testing.T) {
 		}
 		time.Sleep(200 * time.Millisecond)
 		proxy.Cut()
-		for range 5 {
-			_, err := c.Put(soon(t), "other", "x")
-			ok(t, "put", err)
-		}
 		ok(t, "Proclaim", e.Proclaim(soon(t), "two"))
-		resp, err := c.Put(soon(t), "other", "x")
-		ok(t, "put", err)
-		_, err = c.Compact(soon(t), resp.Header.Revision)
-		ok(t, "compact", err)
+		compact(t, c)
 		proxy.Heal()
 		kv := next(15 * time.Second)
 		if kv == nil || string(kv.Value) != "two" {

@@ -49,7 +49,7 @@ func (m *Mutex) TryLock(ctx context.Context) error {
 		return ErrLocked
 	}
 	m.at.take(in.c)
-	return m.ended(in.c, in.header, nil)
+	return m.at.ended(in.c, in.header, nil)
 }
 
 // Lock waits for its turn and returns nil once this session holds the lock and can be relied
@@ -68,30 +68,18 @@ func (m *Mutex) Lock(ctx context.Context) error {
 	if !in.held {
 		h, err = m.s.lines.wait(ctx, in.c, never)
 	}
-	return m.ended(in.c, h, err)
-}
-
-// ended ends a call that waited with c.
-func (m *Mutex) ended(c *claim, h *pb.ResponseHeader, err error) error {
-	if err == nil && m.s.gone() {
-		err = ErrSessionExpired
-	}
-	return m.at.ended(c, h, err)
+	return m.at.ended(in.c, h, err)
 }
 
 // Unlock deletes the key, if it is still the one that was locked with, so that a late one does
 // not hurt a lock taken since. After an error it may be called again; meanwhile it is tried on in
 // the background. ErrLockReleased if this Mutex is not locked.
 func (m *Mutex) Unlock(ctx context.Context) error {
-	key, rev, c := m.at.leave()
-	if c == nil {
+	locked, err := m.at.giveUp(ctx)
+	if !locked {
 		return ErrLockReleased
 	}
-	if _, err := m.s.removals.release(ctx, key, rev); err != nil {
-		return err
-	}
-	m.at.vacate(c, nil)
-	return nil
+	return err
 }
 
 // IsOwner is a compare for a Txn of the user's own, which holds as long as the lock is held. It

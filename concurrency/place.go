@@ -1,6 +1,7 @@
 package concurrency
 
 import (
+	"context"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -25,18 +26,18 @@ type place struct {
 
 // position is what an election or a mutex stands with.
 type position struct {
-	key    string
-	rev    int64
-	claim  *claim // nil: it stands nowhere
-	going  bool   // it is being given up
-	header *pb.ResponseHeader
+	key      string
+	rev      int64
+	claim    *claim // nil: it stands nowhere
+	givingUp bool   // until it is given up or enters anew
+	header   *pb.ResponseHeader
 }
 
 // get returns the position, and what is held, or 0 if nothing is held or that is being given up.
 func (p *place) get() (at position, token uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.won || p.going {
+	if !p.won || p.givingUp {
 		return p.position, 0
 	}
 	p.s.claims.mu.Lock()
@@ -61,6 +62,9 @@ func (p *place) take(c *claim) {
 // ended ends a call that waited with c, and returns what that call returns. If it failed, only
 // its own part in the claim is given up: what was won before, or another call waits for, stands.
 func (p *place) ended(c *claim, h *pb.ResponseHeader, err error) error {
+	if err == nil && p.s.gone() {
+		err = ErrSessionExpired
+	}
 	p.mu.Lock()
 	same := p.claim == c // not given up meanwhile
 	if same {
@@ -99,33 +103,39 @@ func (p *place) winLocked(c *claim, same bool, h *pb.ResponseHeader) error {
 	return nil
 }
 
-// vacate is for a claim that was given up, with the header of that, if there is one.
-func (p *place) vacate(c *claim, h *pb.ResponseHeader) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.claim == c {
-		p.emptyLocked()
-	}
-	if h != nil {
-		p.header = h
-	}
-}
-
 // emptyLocked has it stand nowhere. The caller holds mu.
 func (p *place) emptyLocked() {
 	p.key, p.claim, p.calls = "", nil, 0
-	p.kept, p.won, p.going = false, false, false
+	p.kept, p.won, p.givingUp = false, false, false
 	if p.lock {
 		p.key, p.rev = released, -1
 	}
 }
 
-// leave begins to give up what it stands with, until it is vacated or enters anew.
-func (p *place) leave() (key string, rev int64, c *claim) {
+// giveUp deletes the key that it stands with. Stood says that there was one.
+func (p *place) giveUp(ctx context.Context) (stood bool, err error) {
+	p.mu.Lock()
+	p.givingUp = p.claim != nil
+	at := p.position
+	p.mu.Unlock()
+	if at.claim == nil {
+		return false, nil
+	}
+	var h *pb.ResponseHeader
+	if at.key != "" { // no Proclaim has found it gone
+		if h, err = p.s.removals.release(ctx, at.key, at.rev); err != nil {
+			return true, err
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.going = p.claim != nil
-	return p.key, p.rev, p.claim
+	if p.claim == at.claim {
+		p.emptyLocked()
+	}
+	if h != nil && !p.lock {
+		p.header = h
+	}
+	return true, nil
 }
 
 // proclaimed takes over what became of a Proclaim under c.

@@ -49,10 +49,6 @@ type txn struct {
 	then, otherwise []v3.Op
 }
 
-// errWrapped refuses a client.
-var errWrapped = errors.New("concurrency: this client answers from a cache of its own (client/v3/leasing): " +
-	"give NewSession the client below it")
-
 // wires holds one wire for each client, shared by its sessions: connections and a watch stream.
 var wires = struct {
 	sync.Mutex
@@ -62,7 +58,8 @@ var wires = struct {
 // wireOf returns the wire for a client.
 func wireOf(client *v3.Client) (*wire, error) {
 	if madeBy(client.KV, "/leasing") {
-		return nil, errWrapped
+		return nil, errors.New("concurrency: this client answers from a cache of its own (client/v3/leasing): " +
+			"give NewSession the client below it")
 	}
 	if !genuine(client) {
 		w := &wire{client: client, kv: client.KV, lease: client.Lease, limit: &etcdwire.OpsLimit{}}

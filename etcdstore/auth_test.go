@@ -19,7 +19,8 @@ import (
 // may use the prefix "primacy/", user "stranger" another one.
 func guarded(t *testing.T, n int, args ...string) *etcdtest.Cluster {
 	t.Helper()
-	cluster := etcdtest.StartCluster(t, n, etcdtest.Options{Args: append([]string{"--auth-token-ttl", "2", "--bcrypt-cost", "4"}, args...)})
+	args = append([]string{"--auth-token-ttl", "2", "--bcrypt-cost", "4"}, args...)
+	cluster := etcdtest.StartCluster(t, n, etcdtest.Options{Args: args})
 	c := plainClient(t, cluster.Endpoints()...)
 	step := func(_ any, err error) {
 		t.Helper()

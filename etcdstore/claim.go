@@ -394,8 +394,8 @@ func checkClaims(claims ...driver.Claim) error {
 	odd := func(c rune) bool { return (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') }
 	for _, c := range claims {
 		if len(c.Seat) > seatMax || strings.ContainsFunc(c.Seat, odd) {
-			return refused(verb("claim", c.Name), fmt.Sprintf("a seat has at most %d letters and digits, and nothing else, not %q",
-				seatMax, c.Seat))
+			why := fmt.Sprintf("a seat has at most %d letters and digits, and nothing else, not %q", seatMax, c.Seat)
+			return refused(verb("claim", c.Name), why)
 		}
 	}
 	return nil

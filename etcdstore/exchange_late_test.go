@@ -17,7 +17,8 @@ func TestSimulatedExchangeWhoseNewClaimIsGivenUpFirst(t *testing.T) {
 		p := entered(t, l, "x", "", 0)
 		sent := g.capture(s.lineDir("x") + l.ID() + ".2")
 		c.Hold(0, 0, true, true)
-		if _, err := l.Exchange(ending(t, 500*time.Millisecond), p, reentry("2", "x2")); err == nil || driver.IsFinal(err) {
+		_, err := l.Exchange(ending(t, 500*time.Millisecond), p, reentry("2", "x2"))
+		if err == nil || driver.IsFinal(err) {
 			t.Fatalf("Exchange = %v", err)
 		}
 		g.set(func() { g.before = nil })
@@ -46,7 +47,8 @@ func TestSimulatedExchangeThatArrivesAfterAMove(t *testing.T) {
 		}
 		sent := g.capture(s.lineDir("x") + l.ID() + ".2")
 		c.Hold(0, 0, true, true)
-		if _, err := l.Exchange(ending(t, 500*time.Millisecond), p, reentry("2", "x2")); err == nil || driver.IsFinal(err) {
+		_, err := l.Exchange(ending(t, 500*time.Millisecond), p, reentry("2", "x2"))
+		if err == nil || driver.IsFinal(err) {
 			t.Fatalf("Exchange = %v", err)
 		}
 		g.set(func() { g.before = nil })

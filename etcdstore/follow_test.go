@@ -321,3 +321,23 @@ func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 		}
 	}
 }
+
+// TestSimulatedHeldAsItsWatchIsLost: a followed claim comes to hold, and its watch is lost before
+// News has told so. The next call of News reads its key.
+func TestSimulatedHeldAsItsWatchIsLost(t *testing.T) {
+	h, l := fakeHub()
+	a := awaitOn(l, "b")
+	l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100}}
+	l.waiters.by[a.at] = a
+	a.enlist()
+	h.Lock()
+	h.Stood(a.in[0], 100)
+	h.Deliver(a.in[0], goneAt(101, "primacy/x/b"))
+	h.Lost(a.in[0], false)
+	h.Unlock()
+	out, _ := l.known()
+	l.readWhatWasTold()
+	if len(out) != 1 || !out[0].Held || !l.changed[a.at] {
+		t.Errorf("news %+v, to be read: %v", out, l.changed)
+	}
+}

@@ -89,7 +89,8 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, true)
 		}
-		if err := l.Release(ending(t, 3*time.Second), leaving(p, "j", "k", "first")); err == nil || driver.IsFinal(err) {
+		err := l.Release(ending(t, 3*time.Second), leaving(p, "j", "k", "first"))
+		if err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Release = %v, want an unknown etcdwire.Outcome", err)
 		}
 		for m := range c.Endpoints() {

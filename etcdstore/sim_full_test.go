@@ -23,7 +23,8 @@ func TestSimulatedClaimAsEtcdFillsUp(t *testing.T) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
 		c.Fill(true, func(txn *pb.TxnRequest) bool { return puts(txn, s.lineDir("x")+l.ID()) })
-		if _, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x-1"}); err == nil || driver.IsFinal(err) {
+		_, err := l.Claim(ending(t, 5*time.Second), driver.Claim{Name: "x", ID: "x-1"})
+		if err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Claim = %v, want an unknown etcdwire.Outcome", err)
 		}
 		c.Fill(false, nil)

@@ -106,7 +106,8 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 						return do(ctx)
 					}
 				})
-				if err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token); err == nil || driver.IsFinal(err) {
+				err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token)
+				if err == nil || driver.IsFinal(err) {
 					t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 				}
 				g.set(func() { g.after, g.instead = nil, nil })

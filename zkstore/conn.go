@@ -43,7 +43,7 @@ func (s session) ask(c net.Conn, zxid int64) (session, error) {
 	r := reader{rest: answer}
 	r.int() // the version
 	got := session{timeout: time.Duration(r.int()) * time.Millisecond, id: r.long(), password: r.bytes()}
-	if r.short {
+	if r.short || got.id != 0 && got.timeout <= 0 {
 		return session{}, errStrange
 	}
 	return got, nil

@@ -161,13 +161,16 @@ func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
 }
 
 func TestAnAnswerOfAnotherKindIsRefused(t *testing.T) {
-	client, server := net.Pipe()
-	defer client.Close()
-	go func() {
-		_, _ = io.ReadFull(server, make([]byte, 48))
-		_, _ = server.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-	}()
-	if _, err := (session{}).ask(client, 0); !errors.Is(err, errStrange) {
-		t.Errorf("ask = %v", err)
+	noTimeout := appendText(appendLong(appendLong(appendInt(nil, 36), 0), 7), make([]byte, 16))
+	for _, answer := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", string(noTimeout), "\x00\x00\x00\x04zook"} {
+		client, server := net.Pipe()
+		defer client.Close()
+		go func() {
+			_, _ = io.ReadFull(server, make([]byte, 48))
+			_, _ = server.Write([]byte(answer))
+		}()
+		if got, err := (session{}).ask(client, 0); !errors.Is(err, errStrange) {
+			t.Errorf("%q: ask = %+v, %v", answer, got, err)
+		}
 	}
 }

@@ -67,7 +67,7 @@ type node struct {
 
 const mark = "p1-"
 
-// hashOf is how a claim's ID shows in the name of its node: an ID may have any letters and length.
+// hashOf stands for a claim's ID, of any letters and length, in the name of its node.
 func hashOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:16])
@@ -100,15 +100,13 @@ func parse(dir, child string) (n node, ok bool) {
 	return node{path: dir + "/" + child, lease: part[0], hash: part[1], slots: slots, seat: part[3], seq: seq}, true
 }
 
-// wrapped says whether sequence numbers do not tell the order: ZooKeeper's counter has 32 bits, and
-// in a node that has had 2³¹ children it stays at its end (or turns negative), so that all later
-// ones get the same number.
+// wrapped says whether sequence numbers do not tell the order: ZooKeeper's counter has 32 bits. After
+// 2³¹ children of a node it stays at its end or turns negative.
 func wrapped(nodes []node) bool {
 	return slices.ContainsFunc(nodes, func(n node) bool { return n.seq < 0 || n.seq >= math.MaxInt32 })
 }
 
-// inOrder sorts nodes as they stand in the line. Where the numbers tell nothing, czxid must be
-// known.
+// inOrder sorts nodes as they stand in the line. Where they have wrapped, their czxid must be known.
 func inOrder(nodes []node) {
 	byZxid := wrapped(nodes)
 	slices.SortFunc(nodes, func(a, b node) int {
@@ -131,8 +129,8 @@ func slotsOf(nodes []node) []int {
 // free says whether the node at i holds.
 func free(nodes []node, i int) bool { return driver.Free(nodes[i].slots, slotsOf(nodes[:i])...) }
 
-// ahead is how many in front an exclusive claim watches: with two, its look as the first of them
-// goes would come as late as its turn, where nobody holds for long.
+// ahead is how many in front an exclusive claim watches. With two, where nobody holds for long, the
+// look when the first goes would come as late as its turn.
 const ahead = 3
 
 // lookouts returns those before i that its claim watches; none if it holds. An exclusive claim

@@ -162,7 +162,7 @@ func (s servers) negotiate(ctx context.Context, addr string, timeout time.Durati
 		return 0, fmt.Errorf("ZooKeeper at %s: %w: %w", addr, err, driver.ErrRefused)
 	case err != nil:
 		return 0, err
-	case got.id == 0 || got.timeout <= 0:
+	case got.id == 0:
 		return 0, errors.New("it gave no session")
 	}
 	if _, err := c.Write(op{code: opClose}.frame(1)); err == nil {

@@ -49,8 +49,8 @@ func (t tree) lookAll(ctx context.Context, k kind, paths []string) ([]looked, er
 	return found, err
 }
 
-// watch does as look, and returns a watch that fires on the first change after the reading; one on
-// a node that is not there has fired, but for ofComing.
+// watch does as look, and returns a watch that fires on the first change after it. A watch on a node
+// that is not there has fired, but for ofComing.
 func (t tree) watch(ctx context.Context, k kind, path string) (looked, *watch, error) {
 	if _, err := t.ready(ctx); err != nil {
 		return looked{}, nil, err
@@ -63,7 +63,7 @@ func (t tree) watch(ctx context.Context, k kind, path string) (looked, *watch, e
 	return got, w, err
 }
 
-// arm watches nodes in one request, and returns the watches in the same order: that on a node that
+// arm watches nodes in one request, and returns the watches in the same order. A watch on a node that
 // is not there has fired.
 func (t tree) arm(ctx context.Context, paths ...string) ([]*watch, error) {
 	if _, err := t.ready(ctx); err != nil {
@@ -185,8 +185,8 @@ func failed(results []result) int {
 	return slices.IndexFunc(results, func(r result) bool { return r.err != nil })
 }
 
-// barrier returns when the server has applied all that a quorum had before the call: by a write,
-// for ZooKeeper's own sync is answered by a leader that was deposed and does not know.
+// barrier returns when our server has applied all that a quorum had before the call. It writes:
+// ZooKeeper's own sync is answered also by a leader that was deposed and does not know.
 func (t tree) barrier(ctx context.Context) error {
 	path := t.store.at("@sync")
 	_, err := t.set(ctx, path, nil, -1)

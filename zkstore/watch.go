@@ -41,8 +41,7 @@ func (w *watch) hasFired() bool {
 	return w.done
 }
 
-// on calls f when the watch fires, at once if it has. Who waits no longer calls off: a watch on
-// what does not change outlives many who look at it.
+// on has f called when the watch fires, at once if it has. Who no longer waits calls off.
 func (w *watch) on(f func(deleted bool)) (off func()) {
 	w.mu.Lock()
 	if !w.done {
@@ -93,9 +92,9 @@ type watches struct {
 	all map[string]*watch // by kind and path
 }
 
-// place returns the watch of that kind and path. Where the server has none yet (armed is false) a
-// new one is in place before the caller asks for it, for the event may overtake the answer; the
-// caller tells settle what came of it.
+// place returns the watch of that kind and path. If armed is false, it is a new one: the caller asks
+// the server for it, and tells settle what came of that. It is in place before, for the event may
+// come before the answer.
 func (ws *watches) place(k kind, path string) (w *watch, armed bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -112,7 +111,7 @@ func (ws *watches) place(k kind, path string) (w *watch, armed bool) {
 	return w, false
 }
 
-// settle notes whether the server has the watch that was placed. One that it has not fires.
+// settle notes whether the server has the watch that was placed. If not, it fires.
 func (ws *watches) settle(k kind, path string, w *watch, armed bool) {
 	ws.mu.Lock()
 	if w.armed = armed; !armed && ws.all[string(k)+path] == w {

@@ -142,7 +142,7 @@ func offers(a *app, cmd *cobra.Command, what offer, args []string, begun string)
 	return out
 }
 
-// standing reads all lines from the store, if it answers soon.
+// allStates reads all lines from the store, if it answers soon.
 func allStates(ctx context.Context, a *app) []primacy.State {
 	st, err := reachStore(ctx, a)
 	if err != nil {
@@ -159,8 +159,8 @@ func allStates(ctx context.Context, a *app) []primacy.State {
 	return states
 }
 
-// reach opens the store. An embedded one is not started for this: it is asked only where somebody
-// hosts it.
+// reachStore opens the store. An embedded one is not started for this: it is asked only where
+// somebody hosts it.
 func reachStore(ctx context.Context, a *app) (driver.Store, error) {
 	if a.store != "" && !strings.HasPrefix(a.store, embeddedScheme) {
 		return open.Open(ctx, a.store)
@@ -192,7 +192,7 @@ func isWord(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 }
 
-// names offers the names in use, and who leads them.
+// offerNames offers the names in use, and who leads them.
 func offerNames(st primacy.State, args []string) [][2]string {
 	if slices.Contains(args, st.Name) {
 		return nil
@@ -200,7 +200,7 @@ func offerNames(st primacy.State, args []string) [][2]string {
 	return [][2]string{{st.Name, who(st.Leader)}}
 }
 
-// waiting offers who waits for the name that was given.
+// offerWaiting offers who waits for the name that was given.
 func offerWaiting(st primacy.State, args []string) (all [][2]string) {
 	if len(args) == 0 || st.Name != args[0] {
 		return nil
@@ -213,7 +213,7 @@ func offerWaiting(st primacy.State, args []string) (all [][2]string) {
 	return all
 }
 
-// members offers who stands in any line, or in that of the name that was given.
+// offerMembers offers who stands in any line, or in that of the name that was given.
 func offerMembers(st primacy.State, args []string) (all [][2]string) {
 	if len(args) > 0 && st.Name != args[0] {
 		return nil

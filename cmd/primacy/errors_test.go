@@ -75,6 +75,9 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"observe"}, "", "give at least one NAME"},
 		{[]string{"status", "a", "b"}, "", "at most 1"},
 		{[]string{"nosuch"}, "", `unknown command "nosuch"`},
+		{[]string{"statsu"}, "", `unknown command "statsu" for "primacy"; did you mean status?`},
+		{[]string{"schema"}, "PRIMACY_STORE=embedded:", "schema: give --store postgres://"},
+		{[]string{"run", "n", "true"}, "XDG_RUNTIME_DIR=/dev/null", "folder for the state file: "},
 		{[]string{"dev", "--store", "etcd://h"}, "", "it must be embedded:DIR"},
 	} {
 		p := w.with(c.env).start(c.args...).ends(exitUsage).inOneLineBut(len(long)).complains(c.want)

@@ -269,8 +269,8 @@ func TestAKilledHostsLeadershipIsGivenUp(t *testing.T) {
 	}
 }
 
-// A will that nobody can carry out ends at once.
-func TestAWillThatCannotBe(t *testing.T) {
+// A last action that nobody can carry out ends at once.
+func TestALastActionThatCannotBe(t *testing.T) {
 	for _, text := range []string{"", "{", `{"store":"nowhere://x","lease":"1"}`, `{"store":"","lease":"1"}`} {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		var out buffer

@@ -60,7 +60,7 @@ func TestLeaderAnswers(t *testing.T) {
 func TestValidAsksNoNetwork(t *testing.T) {
 	w := newWorld(t)
 	none := w.with("PRIMACY_STORE=etcd://127.0.0.1:1") // whoever asks it fails
-	p := w.start("run", "-q", "--ttl", "6s", "n", "sh", "-c", "echo $PRIMACY_STATE_FILE; sleep 1000").prints("\n")
+	p := w.start("run", "-q", "--ttl", "12s", "n", "sh", "-c", "echo $PRIMACY_STATE_FILE; sleep 1000").prints("\n")
 	file := strings.TrimSpace(p.out.String())
 	in := none.with("PRIMACY_STATE_FILE=" + file)
 	in.start("leader", "n", "--valid").ends(0)

@@ -99,6 +99,9 @@ func codeOf(err error) int {
 
 func oneLine(err error) string {
 	s := strings.TrimPrefix(err.Error(), "primacy: ")
+	if before, verbs, ok := strings.Cut(s, "\n\nDid you mean this?\n"); ok { // cobra's, in lines
+		s = before + "; did you mean " + strings.Join(strings.Fields(verbs), " or ") + "?"
+	}
 	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// moments returns what --events has written.
+// events returns what --events has written.
 func (w *world) events(file string) (all []event) {
 	w.Helper()
 	for _, line := range w.lines(file) {

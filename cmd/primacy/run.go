@@ -248,6 +248,9 @@ func (r *runner) run(ctx context.Context) error {
 		if _, err := supervise.LookPath(r.args); err != nil {
 			return startError(err) // before the contest: a misspelt command must not win it
 		}
+		if _, err := runtimeDir(); err != nil {
+			return err // nor one that gets no state file
+		}
 		if r.supervisor, err = supervise.New(); err != nil { // before Notify, which forgets what was ignored
 			return err
 		}

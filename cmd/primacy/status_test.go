@@ -65,7 +65,8 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	d.prints("up")
 	w.past(4)
 
-	e := w.start("run", "--id", "e", "--ttl", "3s", "n", "sh", "-c", stops).tells("waits for n")
+	// Frozen later; it goes on after that, so it has all the time to tell of its end.
+	e := stand("e", "--ttl", "3s", "--on-lost", "recampaign").tells("waits for n")
 	w.awaitLine("n", 2)
 	d.kill()
 	e.prints("up")
@@ -82,8 +83,8 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	}
 	w.start("history", "n").ends(0).says("lease expired or process died, nobody said", "so far")
 	e.signal(syscall.SIGCONT)
-	e.ends(exitLost)
 	w.eventually("who was frozen tells", func() bool { return w.past(6)[1].Reason == primacy.Expired })
+	e.signal(syscall.SIGTERM).ends(128 + 15)
 	if err := os.WriteFile(filepath.Join(w.dir, "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

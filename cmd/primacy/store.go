@@ -172,6 +172,9 @@ in which the program's own user may not create tables. Whoever may runs it, in o
   primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if a.store == "" || strings.HasPrefix(a.store, embeddedScheme) {
+				return errors.New("schema: give --store postgres://…: the embedded store has no schema")
+			}
 			sql, err := open.Schema(a.store)
 			if err != nil {
 				return fmt.Errorf("--store: %w", err)
@@ -230,7 +233,7 @@ func runDev(ctx context.Context, a *app, args []string) error {
 	return nil
 }
 
-// devCommandRun runs args as a plain child that gets SIGTERM when we are asked to stop.
+// runWithStore runs args as a plain child that gets SIGTERM when we are asked to stop.
 func runWithStore(ctx context.Context, a *app, store string, args []string) error {
 	c := exec.CommandContext(ctx, args[0], args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = a.stdin, a.stdout, a.stderr

@@ -88,7 +88,7 @@ func runTop(ctx context.Context, a *app, o topOptions) error {
 	return err
 }
 
-// terminal returns what a page is shown on, or nil where it must be a table.
+// pageTerminal returns what a page is shown on, or nil where it must be a table.
 func pageTerminal(a *app, o topOptions) (in, out *os.File) {
 	in, isIn := a.stdin.(*os.File)
 	out, isOut := a.stdout.(*os.File)

@@ -152,14 +152,14 @@ func TestLostWhileTheCommandEnds(t *testing.T) {
 func TestStopNowInThePause(t *testing.T) {
 	w := newWorld(t)
 	proxy := newProxyOf(w)
-	p := w.start("run", "--ttl", "10s", "--on-exit", "restart", "--on-unreachable", "stop-now", "--on-deposed",
+	p := w.start("run", "--on-exit", "restart", "--on-unreachable", "stop-now", "--on-deposed",
 		"echo $PRIMACY_REASON >>log",
 		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c", "echo up; exit 1")
 	p.tells("again in 1s")
 	proxy.Hold()
 	p.ends(exitLost).complains("given up: a renewal failed")
-	if p.took > 30*time.Second || strings.Contains(p.err.String(), "again in 16s") {
-		t.Errorf("after %v: %q", p.took, p.err.String())
+	if strings.Contains(p.err.String(), "again in 30s") {
+		t.Errorf("the lease was over before it ended: %q", p.err.String())
 	}
 	if got := w.read("log"); got != "unreachable\n" {
 		t.Errorf("the reason is %q", got)

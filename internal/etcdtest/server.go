@@ -118,7 +118,8 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 			"--initial-cluster", strings.Join(initial, ","), "--initial-cluster-token", c.Members[0].peer,
 		}, o.Args...)
 		if testing.Testing() && testing.Short() {
-			// A killed server loses nothing that it has written; on a busy disk each fsync takes long.
+			// A killed server loses nothing that it has written; on a busy disk each fsync takes
+			// long.
 			s.args = append(s.args, "--unsafe-no-fsync")
 		}
 		if s.cert != nil {

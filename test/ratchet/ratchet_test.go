@@ -206,7 +206,11 @@ func hold(t *testing.T, name string, large map[string]int) {
 			lines = append(lines, fmt.Sprintf("%d %s\n", n, what))
 		}
 	}
-	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[strings.Index(a, " "):], b[strings.Index(b, " "):]) })
+	slices.SortFunc(lines, func(a, b string) int {
+		_, a, _ = strings.Cut(a, " ")
+		_, b, _ = strings.Cut(b, " ")
+		return strings.Compare(a, b)
+	})
 	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o644); err != nil {
 		t.Error(err)
 	}

@@ -120,7 +120,7 @@ func (c *claim) tell(id uint64, e core.ClaimEvent) {
 	leading := c.core.Phase() == core.Leading || c.core.Phase() == core.Stopping
 	o := c.step(e)
 	if leading && (e.Kind == core.Lost || e.Kind == core.LeaseOver) {
-		c.l.s.w.judge.lostTold(c.term, e.Kind)
+		c.l.s.w.judge.lostTold(c.term)
 	}
 	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
 		return

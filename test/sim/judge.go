@@ -2,8 +2,6 @@ package sim
 
 import (
 	"fmt"
-
-	"github.com/primacy-go/primacy/internal/core"
 )
 
 // judge watches from outside, on the line of true time. It knows what nobody in the world knows.
@@ -190,7 +188,7 @@ func (j *judge) counts(tm *term) {
 
 func (j *judge) stops(tm *term) {
 	l := tm.l
-	if tm.ctx.done || l.deadline == 0 || !tm.n.smooth(l.deadline-l.grace()-5*sec/4) || tm.began+int64(sec) > j.w.now {
+	if tm.ctx.done || l.deadline == 0 || !tm.n.smooth(l.deadline-l.grace()-5*sec/4) || tm.began+sec > j.w.now {
 		return
 	}
 	if tm.n.clock() >= l.deadline {
@@ -313,7 +311,7 @@ func (j *judge) moves(l *lease, to int64) {
 }
 
 // lostTold is asked after a claim that led was told that it stands no more.
-func (j *judge) lostTold(tm *term, kind core.ClaimEventKind) {
+func (j *judge) lostTold(tm *term) {
 	if tm != nil && tm.yes() {
 		j.fail(RuleDeaf, "%s: %s was told that its claim under token %d is no more, and Check still says yes",
 			nameOf(tm.c.name), tm.n.name, tm.token)

@@ -16,7 +16,6 @@ type entry struct {
 	sess   uint64
 	claim  uint64 // the claim ID
 	token  uint64
-	mod    uint64
 	lease  uint64
 	gone   bool
 	orphan int64 // true time since which nobody stands behind it; 0: somebody does

@@ -14,12 +14,10 @@ var (
 type reply struct {
 	err    error
 	ok     bool
-	term   uint64 // raft term
 	epoch  uint64 // history of a server
 	id     uint64
 	rev    uint64
 	mod    uint64
-	lease  uint64
 	ttl    int64
 	held   bool
 	stands bool

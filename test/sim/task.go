@@ -57,7 +57,7 @@ func (c *coro) run() {
 }
 
 // spawn starts a goroutine on a host; it begins a moment later, as goroutines do.
-func (w *World) spawn(h *host, fn func(*task)) *task {
+func (w *World) spawn(h *host, fn func(*task)) {
 	var c *coro
 	if n := len(w.coros); n > 0 {
 		c, w.coros = w.coros[n-1], w.coros[:n-1]
@@ -68,7 +68,6 @@ func (w *World) spawn(h *host, fn func(*task)) *task {
 	c.fn, c.t, c.abort = fn, t, false
 	w.live = append(w.live, t)
 	w.resumeAt(w.now+w.jitter(h), t)
-	return t
 }
 
 // resume runs t until it parks or ends.

@@ -108,7 +108,8 @@ func (w *World) push(at int64, e event) {
 
 func (w *World) pushItem(at int64, p *event) {
 	w.seq++
-	h := append(w.heap, item{})
+	w.heap = append(w.heap, item{})
+	h := w.heap
 	i := len(h) - 1
 	for i > 0 {
 		up := (i - 1) / 4
@@ -119,7 +120,6 @@ func (w *World) pushItem(at int64, p *event) {
 		i = up
 	}
 	h[i] = item{at, w.seq, p}
-	w.heap = h
 }
 
 func (a item) before(b item) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }

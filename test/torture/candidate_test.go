@@ -92,8 +92,9 @@ func (c *candidate) command() (*exec.Cmd, error) {
 	if c.kind == kindRun {
 		cmd := exec.Command(c.line.program, "run", "--store", c.store.url(addrs), "--id", c.id, "--ttl", ttl,
 			c.line.name, "--", self)
-		cmd.Env = append(env, "XDG_RUNTIME_DIR="+c.dir, helperEnv+"=command", dirEnv+"="+c.dir,
+		env = append(env, "XDG_RUNTIME_DIR="+c.dir, helperEnv+"=command", dirEnv+"="+c.dir,
 			sinkEnv+"="+c.line.sink.path)
+		cmd.Env = env
 		return cmd, nil
 	}
 	program, kind := self, c.kind
@@ -104,7 +105,8 @@ func (c *candidate) command() (*exec.Cmd, error) {
 		"--id", c.id, "--ttl", ttl,
 		"--acts", c.actsFile(c.starts), "--writes", filepath.Join(c.dir, fmt.Sprintf("writes-%d", c.starts)),
 		"--sink", c.line.sink.path)
-	cmd.Env = append(env, helperEnv+"=worker", storeEnv+"="+c.store.url(addrs))
+	env = append(env, helperEnv+"=worker", storeEnv+"="+c.store.url(addrs))
+	cmd.Env = env
 	return cmd, nil
 }
 

@@ -120,8 +120,7 @@ func (w *workerArgs) enter(ctx context.Context, c *clientv3.Client, lease client
 		attempt, cancel := context.WithTimeout(ctx, w.ttl/6)
 		line, err := c.Get(attempt, w.name+"/", clientv3.WithFirstCreate()...)
 		cancel()
-		switch {
-		case err == nil && len(line.Kvs) == 1 && string(line.Kvs[0].Key) == key:
+		if err == nil && len(line.Kvs) == 1 && string(line.Kvs[0].Key) == key {
 			tick.Stop()
 			return uint64(put.Header.Revision), nil
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// play drives one attempt with events made of bytes and returns its steps, or fails where it breaks
-// a rule.
+// playAttempt drives one attempt with events made of bytes and returns its steps, or fails where it
+// breaks a rule.
 func playAttempt(t *testing.T, a *attempt, input []byte) (steps []step) {
 	t.Helper()
 	possible := map[step][]event{

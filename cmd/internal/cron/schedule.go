@@ -83,19 +83,19 @@ func (s *Schedule) parseFields() error {
 	text := "CRON_TZ=UTC " + strings.ToLower(s.text)
 	parsed, err := fields.Parse(text)
 	if err != nil {
-		return fmt.Errorf("schedule %q: %s", s.text, strings.ReplaceAll(err.Error(), "CRON_TZ=UTC ", ""))
+		return fmt.Errorf("%q: %s", s.text, strings.ReplaceAll(err.Error(), "CRON_TZ=UTC ", ""))
 	}
 	wall, ok := parsed.(*parser.SpecSchedule)
 	if !ok {
-		return fmt.Errorf("schedule %q: not fields, @daily or @every", s.text)
+		return fmt.Errorf("%q: not fields, @daily or @every", s.text)
 	}
 	day := wall.Dom != 0 || wall.Dow != 0 || len(wall.DomConstraints)+len(wall.DowConstraints) > 0
 	if wall.Second == 0 || wall.Minute == 0 || wall.Hour == 0 || wall.Month == 0 || !day {
 		// such as "," : the search for it would go through every second
-		return fmt.Errorf("schedule %q: a field names no value", s.text)
+		return fmt.Errorf("%q: a field names no value", s.text)
 	}
 	if wall.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return fmt.Errorf("schedule %q: there is no such day", s.text)
+		return fmt.Errorf("%q: there is no such day", s.text)
 	}
 	s.wall, s.fixed = wall, bits.OnesCount64(wall.Hour&(1<<24-1)) < 24
 	return nil

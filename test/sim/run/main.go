@@ -105,7 +105,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	}
 	began := time.Now()
 	batch := sim.Batch{First: f.first, Seeds: f.seeds, Store: f.store, Drift: drift, Workers: f.workers}
-	total, failure := batch.Run(ctx, progress(errs, began, f))
+	total, failure := batch.Run(ctx, progress(errs, began))
 	fmt.Fprint(errs, clearLine(errs))
 	table(out, total, time.Since(began))
 	if failure != nil {
@@ -148,7 +148,7 @@ func explain(out io.Writer, f flags, failure *sim.Failure) {
 }
 
 // progress writes a line every few seconds where somebody looks at a terminal.
-func progress(errs io.Writer, began time.Time, f flags) func(sim.Counts) {
+func progress(errs io.Writer, began time.Time) func(sim.Counts) {
 	if !terminal(errs) {
 		return nil
 	}
