@@ -11,21 +11,18 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// campaign is the owner of a claim that one goroutine waits for. That goroutine makes the calls on
-// the store. What happens meanwhile interrupts the call under way and leaves the next order in
-// next. The claim's lock guards it.
+// campaign is the executor of a claim that one goroutine waits for. That goroutine makes the calls
+// on the store. An event from outside interrupts the call under way, and its order is in ordered.
+// The claim's lock guards interrupt, ordered and refusal.
 type campaign struct {
 	c         *claim
-	leave     func() // lets the next claim of this process stand for the seat
-	began     time.Duration
-	exchange  func(context.Context, driver.Claim) (driver.Place, error) // asked in place of Claim, which is made after an ErrRefused; may be nil
-	interrupt context.CancelFunc                                        // of the call under way
-	next      *core.ClaimOrder                                          // set during a call
-	refusal   error                                                     // the store's, as the campaign returns it
+	leave     func()             // lets the next claim of this process stand for the seat
+	interrupt context.CancelFunc // cancels the call under way
+	ordered   *core.ClaimOrder   // what to do in place of the order that the call's answer leads to
+	refusal   error              // what run returns because the store refused the claim
 }
 
-// newCampaign returns the campaign of a claim that stands from now on: events that come before run
-// are heard.
+// newCampaign returns the campaign of a claim that takes events from now on.
 func newCampaign(ctx context.Context, l *lease, spec claimSpec, leave func()) *campaign {
 	m := &struct {
 		campaign
@@ -34,14 +31,13 @@ func newCampaign(ctx context.Context, l *lease, spec claimSpec, leave func()) *c
 		spec  claimSpec
 	}{spec: spec}
 	m.claim = claim{l: l, seat: spec.seat, claimSpec: &m.spec, values: ctx, claimRest: &m.rest}
-	m.campaign = campaign{c: &m.claim, leave: leave, began: spec.began, exchange: spec.exchange}
-	m.claim.owner = &m.campaign
+	m.campaign = campaign{c: &m.claim, leave: leave}
+	m.claim.executor = &m.campaign
 	m.claim.step(core.ClaimEvent{Kind: core.Stand})
 	return &m.campaign
 }
 
-// errLeaseEnded says that the lease ended while the claim stood in the line: stand again under the
-// next one.
+// errLeaseEnded says that the lease ended while the claim waited: campaignIn tries the next lease.
 var errLeaseEnded = errors.New("the lease ended")
 
 // run stands in the line and returns when the claim is held, or will never be.
@@ -72,20 +68,20 @@ func (k *campaign) run(ctx context.Context) (*Term, error) {
 	}
 }
 
-// call makes one call for the order o and returns the order that follows, with the error to return
-// if it is the last.
+// call makes one call for the order o. It returns the next order, with the error that run returns
+// if nothing follows that one.
 func (k *campaign) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	c := k.c
 	opCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	c.mu.Lock()
-	asked, next := c.place, k.next
+	asked, ordered := c.place, k.ordered
 	k.interrupt = cancel
 	c.mu.Unlock()
 	var got driver.Place
 	err := context.Canceled // no answer of the store, unless it is asked
-	if next == nil && pause(opCtx, o.Tries) == nil {
+	if ordered == nil && pause(opCtx, o.Tries) == nil {
 		got, err = do(opCtx, asked)
 	}
 	c.mu.Lock()
@@ -94,16 +90,16 @@ func (k *campaign) call(ctx context.Context, o core.ClaimOrder,
 	err = c.take(asked, got, err)
 	k.noteLocked(ctx, o.Do, err)
 	switch {
-	case k.next != nil:
-		next, k.next = k.next, nil
-		return *next, k.refusal
+	case k.ordered != nil:
+		ordered, k.ordered = k.ordered, nil
+		return *ordered, k.refusal
 	case ctx.Err() != nil:
 		return c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+c.name, c.last)
 	}
 	return c.answeredLocked(got, err), k.refusal
 }
 
-// noteLocked keeps what the store said last, for the error of a campaign that is given up.
+// noteLocked keeps what the store said last, for the error of a campaign whose ctx ended.
 func (k *campaign) noteLocked(ctx context.Context, did core.Action, err error) {
 	switch {
 	case did == core.Await:
@@ -117,8 +113,8 @@ func (k *campaign) enter(ctx context.Context, p driver.Place) (driver.Place, err
 	ctx, cancel := context.WithTimeout(ctx, k.c.l.timing.Attempt)
 	defer cancel()
 	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: k.c.value, Try: k.c.try}
-	if k.exchange != nil {
-		if got, err := k.exchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {
+	if k.c.exchange != nil {
+		if got, err := k.c.exchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {
 			return got, err
 		}
 	}
@@ -126,12 +122,12 @@ func (k *campaign) enter(ctx context.Context, p driver.Place) (driver.Place, err
 	if err == nil && len(places) == 1 {
 		return places[0], nil
 	}
-	return driver.Place{}, err // with a nil error fits says what is wrong with it
+	return driver.Place{}, err // where err is nil, take finds that no place was given
 }
 
-// await follows the place until the call is interrupted: by the lease's news that the place is
-// held, or by whatever else happens to the claim. No timer and no call on the store lie between
-// that news and the end of the campaign.
+// await has the lease follow the place, and returns once it is interrupted: by the news that the
+// place is held, or by another event. No timer and no call on the store come between that news and
+// the end of the campaign.
 func (k *campaign) await(ctx context.Context, p driver.Place) (driver.Place, error) {
 	k.c.l.dl.Follow(p)
 	<-ctx.Done()
@@ -139,7 +135,7 @@ func (k *campaign) await(ctx context.Context, p driver.Place) (driver.Place, err
 }
 
 func (k *campaign) carryLocked(o core.ClaimOrder) {
-	k.next = &o
+	k.ordered = &o
 	if k.interrupt != nil {
 		k.interrupt()
 	}
@@ -151,10 +147,10 @@ func (k *campaign) refusedLocked(err error) {
 	k.refusal = fmt.Errorf("primacy: campaign for %s: %w", k.c.name, err)
 }
 
-func (k *campaign) wonLocked() time.Duration { return k.began }
+func (k *campaign) wonLocked() time.Duration { return k.c.began }
 
-// endedLocked has a lock's queue give the claim up: nobody may be there who would. The queue's lock
-// comes before the claim's, so the queue is told on a goroutine of its own.
+// endedLocked tells a lock's queue that the claim is ending, so that nobody gets the lock under it
+// any more. The queue's lock comes before the claim's, so the queue is told on another goroutine.
 func (k *campaign) endedLocked(core.Cause) {
 	if k.c.onEvent != nil && k.c.core.Phase() == core.Stopping {
 		go k.c.onEvent(core.Fade)
@@ -163,8 +159,8 @@ func (k *campaign) endedLocked(core.Cause) {
 
 func (k *campaign) leaveSeatLocked() { k.leave() }
 
-// freedLocked tells a lock's queue that whoever held the claim has lost it, unless the queue itself
-// has given it up.
+// freedLocked tells a lock's queue that whoever held the lock under the claim has lost it, unless
+// the queue itself gave the claim up.
 func (k *campaign) freedLocked(was core.ClaimPhase, _ bool) {
 	if k.c.onEvent != nil && k.c.term != nil && was != core.Leaving {
 		go k.c.onEvent(core.Void)
@@ -183,17 +179,22 @@ func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
 	if err != nil {
 		return nil, unreachableOr(ctx, "campaign for "+spec.name, nil)
 	}
-	return s.campaignIn(ctx, spec, leave)
+	return s.campaignIn(ctx, spec, leave, nil)
 }
 
-// campaignIn stands in the line for a seat that the caller has taken. Leave gives the seat back
-// once nothing stands there any more.
-func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) (*Term, error) {
+// campaignIn stands in the line for a seat that the caller has taken. It calls leave, which gives
+// the seat back, once no claim stands there any more. X is a claim to give up on the way, or nil.
+func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func(), x *exchange) (*Term, error) {
 	for {
 		l, err := s.live(ctx)
 		if err != nil {
+			x.release()
 			leave()
 			return nil, err
+		}
+		spec.exchange = nil
+		if x != nil && x.l == l && ctx.Err() == nil {
+			spec.exchange = x.swap
 		}
 		k := newCampaign(ctx, l, spec, leave)
 		if !l.join(k.c) {
@@ -201,6 +202,7 @@ func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) 
 			continue
 		}
 		t, err := k.run(ctx)
+		x.release() // unless it was given up on the way
 		if !errors.Is(err, errLeaseEnded) {
 			return t, err
 		}
@@ -208,40 +210,25 @@ func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func()) 
 	}
 }
 
-// campaignAgain stands in the line once more, for a queue that gives up its claim on the same name
-// in the same request.
-func (s *Session) campaignAgain(ctx context.Context, spec claimSpec, x *exchange) (*Term, error) {
-	spec.exchange = x.swap
-	k := newCampaign(ctx, x.old.l, spec, x.leave)
-	spec.exchange = nil
-	if ctx.Err() != nil || !x.old.l.join(k.c) {
-		x.release()
-		return s.campaignIn(ctx, spec, x.leave)
-	}
-	t, err := k.run(ctx)
-	x.release() // it came to no request
-	if errors.Is(err, errLeaseEnded) {
-		_ = pause(ctx, 1)
-		return s.campaignIn(ctx, spec, x.leave)
-	}
-	return t, err
-}
-
-// exchange is a claim whose right is over, and that is given up in the request that enters the next
-// one of the same queue: behind all who wait, and with one trip to the store instead of two.
-// Whatever becomes of that request, the claim is given up once and for all.
+// exchange gives up a claim of a lock's queue, whose right is over, in the call that enters the
+// queue's next claim. That claim stands behind all who wait, and one call on the store does what
+// would take two. A lease has one claim for each seat, so the two claims have different seats.
+//
+// The old claim is given up once, by whichever comes first: swap, which makes that call, or
+// release, where the next claim made no call, or has another lease, or the store cannot do both.
 type exchange struct {
-	old   *claim          // nil once it is begun: the next claim keeps the exchange, and would keep all that were before it
-	order core.ClaimOrder // the release
-	at    seat            // of the next claim
+	l     *lease
+	old   *claim          // nil once begun: the next claim keeps the exchange, which must not keep all before it
+	order core.ClaimOrder // how to release the old claim
+	at    seat            // the next claim's
 	leave func()          // gives that seat back
 	begun atomic.Bool
 }
 
-// part gives the claim up. Where the store can do it and another seat is free, the release is left
-// to the exchange that it returns.
+// part gives the claim up, or returns the exchange that does so. It needs a store that can
+// exchange, and a seat for the next claim that is free.
 func (c *claim) part(again bool) *exchange {
-	x := &exchange{old: c, at: seat{c.name, ""}}
+	x := &exchange{l: c.l, old: c, at: seat{c.name, ""}}
 	if c.id == "" {
 		x.at.id = "w"
 	}
@@ -259,9 +246,9 @@ func (c *claim) part(again bool) *exchange {
 	return nil
 }
 
-// release gives the claim up by itself, unless it is or was done.
+// release gives the old claim up by itself, unless that was begun. There may be no exchange.
 func (x *exchange) release() {
-	if !x.begun.CompareAndSwap(false, true) {
+	if x == nil || !x.begun.CompareAndSwap(false, true) {
 		return
 	}
 	old := x.old
@@ -271,7 +258,7 @@ func (x *exchange) release() {
 	}
 }
 
-// swap makes the request, once. ErrRefused says that nothing was done, and that the claim has to be
+// swap makes the call, once. ErrRefused says that nothing was done, so the next claim has to be
 // entered by itself.
 func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, error) {
 	if !x.begun.CompareAndSwap(false, true) {
@@ -286,7 +273,7 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	if err == nil {
 		old.step(core.ClaimEvent{Kind: core.Left})
 	} else {
-		go old.release(x.order) // it may stand or not
+		go old.release(x.order) // nobody knows whether it stands
 	}
 	return got, err
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // Candidate is the endless loop around an election: follower → candidate → leader → follower. It
-// stands, runs the work while it leads, stops the work when the term ends, waits for it, gives the
-// claim up, and stands again.
+// campaigns, runs the work while it leads, stops the work when the term ends, waits for the work,
+// gives the claim up, and campaigns again.
 type Candidate struct {
 	e *Election
 	o CampaignOptions
@@ -73,7 +73,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		cause, err = c.lead(ctx, t, work)
 		switch {
 		case cause == nil:
-			cause = t.stopping()
+			cause = t.contextError()
 			return false, false, err
 		case once:
 			return true, false, cause
@@ -93,7 +93,7 @@ func (c *Candidate) begin() error {
 	return nil
 }
 
-// end leaves no leader behind, also when the work panicked.
+// end leaves the state leader, also when the work panicked.
 func (c *Candidate) end() {
 	if state, _ := c.State(); state == StateLeader {
 		c.step(core.Finished, nil, nil)
@@ -108,7 +108,7 @@ func (c *Candidate) end() {
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
 	t.run(ctx, work, func(refused, failed error, returned bool) {
 		err = failed
-		if lost = t.stopping(); lost == nil {
+		if lost = t.contextError(); lost == nil {
 			lost = refused // it was paused between winning and working
 		}
 		if ctx.Err() != nil {

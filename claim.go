@@ -13,82 +13,82 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// claim is one claim under one lease. It does at once what core.Claim orders and what needs no
-// store: it ends contexts and rights and frees the name. Calls on the store are its owner's to
-// make.
+// claim is one claim under one lease. It takes events and carries out what core.Claim orders, as
+// far as that needs no store: it ends contexts and rights, and gives its seat back. Its executor
+// makes the calls on the store.
 type claim struct {
 	l *lease
 	seat
-	*claimSpec // shared by all claims of an Elections
-	owner      owner
+	*claimSpec // all claims of an Elections have the same one
+	executor   executor
 
 	mu     sync.Mutex
-	free   chan struct{} // closed when nothing of this claim stands any more; made when somebody waits for that
-	quiet  chan struct{} // closed when, besides, no work of a candidate runs under it; likewise
+	free   chan struct{} // closed when freed is set; made when somebody waits for that
+	quiet  chan struct{} // closed when freed is set and no work runs; made when somebody waits for that
 	core   core.Claim
 	place  driver.Place
 	term   *Term
 	values context.Context // of the campaign, for the term's context
-	freed  bool            // free is closed
+	freed  bool            // the claim does not stand any more
 	*claimRest
 }
 
-// claimRest is what a claim needs once something has happened to it. One of many that only wait
-// does without: see makeRoomLocked.
+// claimRest is what a claim needs once it leads, or once somebody asked for it. Ten thousand claims
+// that only wait do without: makeRoomLocked allocates it.
 type claimRest struct {
-	shares    []*Term // of those in this process who hold a lock under this claim
-	request   *driver.Request
-	why       error         // the cause of the owner's own context, where that ended the term
-	working   int           // how much work of a candidate or a lock's Do runs under the claim
-	last      error         // what the store said to the last call that failed
-	won       time.Time     // by the wall clock
-	stopping  time.Duration // by uptime, since when the context has ended
-	rightOver bool          // Check says no for good
-	words     string        // of the owner, why it ended
-	failed    bool          // the work has
-	to        string        // ID of the session to hand it over to
-	said      []byte        // the value proclaimed last
-	record    termRecording
-	handOvers handOverRequests
+	shares     []*Term         // the terms of all in this process who hold a lock under this claim
+	request    *driver.Request // asks for the claim: it ends the term, or has ended it
+	why        error           // the cause of the caller's own context, if that ended the term
+	working    int             // calls of a candidate's work, or of a lock's Do, that run
+	last       error           // what the store said to the last call that failed
+	won        time.Time       // by the wall clock
+	contextEnd time.Duration   // when the term's context ended, by uptime
+	rightOver  bool            // Check says no for good
+	words      string          // why the term ended, as Term.Explain was told
+	failed     bool            // the work failed, as Term.Explain was told
+	to         string          // the ID of the session that is to get the claim
+	said       []byte          // the value proclaimed last
+	record     termRecording
+	handOvers  handOverRequests
 }
 
 // claimSpec is what a claim is for.
 type claimSpec struct {
 	seat
 	slots    int  // as in driver.Claim
-	try      bool // only if it holds at once
-	lock     bool // its terms are a lock's
-	turnBits uint // of a term's token, behind the claim's: see lockToken
-	priority int  // requests with a smaller one are not heard
-	// press asks leaders to hand over while the claim waits; may be nil.
-	press    func(context.Context, *claim)
+	try      bool // the claim is made only if it holds at once
+	lock     bool // the claim's terms are a lock's
+	turnBits uint // how many bits of a term's token lockToken adds to the claim's
+	priority int  // a request with a smaller one is not heard
 	value    []byte
 	watched  []observer
-	began    time.Duration                                             // of the campaign, by uptime
-	exchange func(context.Context, driver.Claim) (driver.Place, error) // see campaign
+	began    time.Duration // when the campaign began, by uptime
+	// press asks leaders to hand over while the claim waits; may be nil.
+	press func(context.Context, *claim)
+	// exchange makes the claim and gives another one up in one call; may be nil. Where it answers
+	// ErrRefused the claim is made by itself.
+	exchange func(context.Context, driver.Claim) (driver.Place, error)
 	// onEvent tells a lock's queue what became of its claim; may be nil.
 	onEvent func(core.QueueEventKind)
 }
 
-// owner had a claim made, and makes the calls on the store that it orders: a campaign, the queue of
-// a lock, or Elections. The caller holds the claim's lock.
-type owner interface {
-	// carryLocked makes the call of an order that did not come from the owner's own call: news led
-	// to it.
+// executor makes the calls on the store that a claim orders: a campaign does so for one claim, the
+// workers of an Elections for many. The caller holds the claim's lock.
+type executor interface {
+	// carryLocked makes the call of an order that news led to, not an answer to the executor.
 	carryLocked(o core.ClaimOrder)
 	// releaseLocked begins to give the claim up, or to hand it over.
 	releaseLocked(o core.ClaimOrder)
 	// refusedLocked is called when the store will not have the claim, now or when asked again.
 	refusedLocked(err error)
-	// wonLocked is called when the claim leads. It returns since when the name has been stood for,
-	// by uptime.
+	// wonLocked is called when the claim leads. It returns when the campaign began, by uptime.
 	wonLocked() time.Duration
 	// endedLocked is called when the term's context has ended.
 	endedLocked(cause core.Cause)
 	// leaveSeatLocked lets the next claim of this process stand for the seat.
 	leaveSeatLocked()
-	// freedLocked is called when nothing of the claim stands any more. With again the name keeps
-	// its seat and stands under the next lease.
+	// freedLocked is called when the claim does not stand any more. Was is the phase before. With
+	// again the executor keeps the seat and makes a claim under the next lease.
 	freedLocked(was core.ClaimPhase, again bool)
 }
 
@@ -99,16 +99,15 @@ type observer interface {
 	steppedLocked(c *claim, s step)
 }
 
-// step is one step of a claim that has led.
+// step is one step of a claim that leads or has led.
 type step struct {
 	event      core.ClaimEventKind
-	was        core.ClaimPhase // before it
+	was        core.ClaimPhase // the phase before it
 	order      core.ClaimOrder
-	rightEnded bool // the right has ended in this step
+	rightEnded bool // the right ended in this step
 }
 
-// makeRoomLocked allocates what a claim does without while it only waits: ten thousand may. The
-// caller holds mu.
+// makeRoomLocked allocates claimRest. The caller holds mu, as for all methods that end in Locked.
 func (c *claim) makeRoomLocked() {
 	if c.claimRest == nil {
 		c.claimRest = &claimRest{}
@@ -122,13 +121,12 @@ func (c *claim) take(asked, got driver.Place, err error) error {
 		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
 	}
 	if err == nil && c.place.ID == asked.ID {
-		c.place = got // also when it came too late: then it is released by its token
+		c.place = got // also if the answer came too late: then the place is released by its token
 	}
 	return err
 }
 
-// fits says whether a place is what was asked for. A term made of another place would be a second
-// leader's.
+// fits says whether got is what was asked for. A term under another place would be a second leader.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
@@ -139,12 +137,13 @@ func (c *claim) heldNow(p driver.Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.values.Err() != nil: // whose campaign was given up leaves, and never leads
+	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.values.Err() != nil:
+		// A claim whose campaign was given up leaves, and never leads.
 	case !p.Held || !c.fits(c.place, p):
-		c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again, after a pause
+		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again
 	default:
 		c.place = p
-		c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
+		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
 	}
 }
 
@@ -156,11 +155,11 @@ func (c *claim) refused(id string, err error) {
 	if c.core.Phase() != core.Waiting || id != "" && id != c.place.ID {
 		return
 	}
-	c.owner.refusedLocked(err)
-	c.owner.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
+	c.executor.refusedLocked(err)
+	c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
 }
 
-// takeRequest takes the request of somebody who wants the claim given up.
+// takeRequest takes a request to give the claim up.
 func (c *claim) takeRequest(id string, r driver.Request) {
 	if r.Priority != 0 && !core.Yields(c.priority, r.Priority) {
 		return
@@ -182,7 +181,7 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 	}
 	e := failed(err)
 	if e.Kind == core.Rejected {
-		c.owner.refusedLocked(err)
+		c.executor.refusedLocked(err)
 	}
 	return c.stepLocked(e)
 }
@@ -198,8 +197,8 @@ func failed(err error) core.ClaimEvent {
 	return core.ClaimEvent{Kind: core.Failed}
 }
 
-// notify takes an event that came from outside, with the request behind it if there is one. With an
-// id it counts only if the claim still has that ID.
+// notify takes an event that came from outside, with the request that caused it, or nil. With an id
+// it counts only if the claim still has that ID.
 func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +217,7 @@ func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
 		return
 	}
-	c.owner.carryLocked(o)
+	c.executor.carryLocked(o)
 }
 
 // step takes one event and returns the call to make on the store.
@@ -228,14 +227,17 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	return c.stepLocked(e)
 }
 
-// stepLocked takes one event and does at once what needs no store. The order counts for the promise
-// that the right ends before the claim is given up: nobody learns that the claim is free, in this
-// process or by a call on the store, before Check says no.
+// stepLocked takes one event and carries out what needs no store. The promise depends on this
+// order: nobody learns that the claim is free, in this process or by a call on the store, before
+// Check says no.
 //
-// Where one step ends the right and the context, the right comes first. Nothing of the claim may
-// stand in the store then, so another may lead already: no instant is lost before Check says no.
-// Work that is only asked to stop keeps its right until it has stopped: those are two steps, and
-// there the context ends first.
+// The usual end takes two steps. LeaseEnding or Ask ends the context, so that the work stops;
+// GiveUp says that it has stopped, and ends the right.
+//
+// One step ends both where the claim is known to be gone (Lost, LeaseOver), or where its owner
+// resigns without having been asked (GiveUp while leading). Then the right ends first. A claim that
+// is gone may have a successor that leads already, so Check must say no at once; after a GiveUp no
+// work runs that the context could still reach.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	s := step{event: e.Kind, was: c.core.Phase()}
 	o := c.core.Step(e)
@@ -251,10 +253,10 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Stop {
 		for _, t := range c.termsLocked() {
-			t.stopWork(c.endedErrorLocked(t.token, o.Cause))
+			t.endContext(c.endedErrorLocked(t.token, o.Cause))
 		}
-		c.stopping = c.l.s.uptime()
-		c.owner.endedLocked(o.Cause)
+		c.contextEnd = c.l.s.uptime()
+		c.executor.endedLocked(o.Cause)
 	}
 	if c.term != nil {
 		for _, w := range c.watched {
@@ -280,13 +282,13 @@ func (c *claim) leadLocked() {
 	c.makeRoomLocked()
 	c.term = newTerm(c, c.values, Token(c.place.Token<<c.turnBits))
 	c.won = time.Now().Round(0)
-	began := c.owner.wonLocked()
+	began := c.executor.wonLocked()
 	for _, w := range c.watched {
 		w.begunLocked(c, began)
 	}
 }
 
-// endRightLocked makes Check of all terms say no. It says whether this is the first time.
+// endRightLocked makes Check of all terms say no. First says that no earlier step did.
 func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 	for _, t := range c.termsLocked() {
 		t.endRight(c.endedErrorLocked(t.token, cause))
@@ -297,25 +299,25 @@ func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 	return first
 }
 
-// freeLocked says that nothing of the claim stands any more. The seat comes first: a campaign that
-// begins because released has returned must find it free.
+// freeLocked says that the claim does not stand any more. It gives the seat back first: a campaign
+// that begins because released has returned must find the seat free.
 func (c *claim) freeLocked(s step) {
 	c.freed = true
-	again := (s.was == core.Entering || s.was == core.Waiting) && s.order.Cause != core.None // the name is stood for under the next lease
+	again := (s.was == core.Entering || s.was == core.Waiting) && s.order.Cause != core.None // its lease ended
 	if !again {
-		c.owner.leaveSeatLocked()
+		c.executor.leaveSeatLocked()
 	}
 	if c.free != nil {
 		close(c.free)
 	}
-	c.owner.freedLocked(s.was, again)
+	c.executor.freedLocked(s.was, again)
 	c.settleLocked()
 }
 
-// termsLocked returns the claim's own term and those of the holders of a lock under it.
+// termsLocked returns the claim's own term and the terms of all who hold a lock under it.
 func (c *claim) termsLocked() []*Term { return append(c.shares[:len(c.shares):len(c.shares)], c.term) }
 
-// endedErrorLocked returns the error with which a term of the claim ends. The caller holds mu.
+// endedErrorLocked returns the error that a term of the claim ends with.
 func (c *claim) endedErrorLocked(token Token, cause core.Cause) *EndedError {
 	e := &EndedError{Name: c.name, Token: token, Cause: causeError(cause), lock: c.lock}
 	if c.why != nil && cause == core.Resigned {
@@ -360,29 +362,30 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	}
 	c.mu.Lock()
 	c.last = err
-	to := c.to
+	ev := Event{Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to}
 	c.mu.Unlock()
 	switch {
 	case err == nil:
 		c.l.s.log.log(slog.LevelInfo, "handed over",
 			"election", c.name, "token", c.place.Token, "successor", o.Successor)
-		c.l.s.readers.event(Event{Kind: HandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to})
+		ev.Kind = HandedOver
+		c.l.s.readers.event(ev)
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
 	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
-		c.l.s.readers.event(Event{Kind: NotHandedOver, Name: c.name, Token: Token(c.place.Token), Lease: c.l.dl.ID(), To: to, Cause: err})
-		c.l.s.log.log(slog.LevelWarn, "not handed over but released", "election", c.name, "token", c.place.Token, "successor", o.Successor, "err", err)
+		ev.Kind, ev.Cause = NotHandedOver, err
+		c.l.s.readers.event(ev)
+		c.l.s.log.log(slog.LevelWarn, "not handed over but released",
+			"election", c.name, "token", c.place.Token, "successor", o.Successor, "err", err)
 		return core.NoSuccessor
 	}
 	c.l.s.log.log(slog.LevelDebug, "hand-over failed", "election", c.name, "try", o.Tries, "err", err)
 	return core.Failed
 }
 
-// released waits until nothing of the claim stands.
-func (c *claim) released(ctx context.Context) error { return c.freeAfter(ctx, "resign "+c.name) }
-
-func (c *claim) freeAfter(ctx context.Context, what string) error {
+// released waits until the claim does not stand any more. What says in an error who waits.
+func (c *claim) released(ctx context.Context, what string) error {
 	free := c.until(&c.free, func() bool { return c.freed })
 	if free == nil {
 		return nil // whatever ctx says
@@ -395,8 +398,8 @@ func (c *claim) freeAfter(ctx context.Context, what string) error {
 	}
 }
 
-// until returns what *ch is closed by, or nil if come says that this has happened. Come is called
-// with the claim's lock held.
+// until returns *ch, made if it is nil, or nil if come says that what it would be closed for has
+// come. It calls come with mu held.
 func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -409,8 +412,8 @@ func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
 	return *ch
 }
 
-// settleLocked says that nothing of the claim stands any more, and that it is quiet if no work runs
-// either.
+// settleLocked has the lease forget a claim that does not stand any more, and says so to whoever
+// waits until no work runs either.
 func (c *claim) settleLocked() {
 	quiet := c.isQuietLocked()
 	if quiet && c.quiet != nil {
@@ -419,15 +422,13 @@ func (c *claim) settleLocked() {
 	c.l.forget(c, quiet)
 }
 
-// untilQuiet returns nil if nothing of the claim stands and no work runs under it.
-func (c *claim) untilQuiet() <-chan struct{} {
-	return c.until(&c.quiet, c.isQuietLocked)
-}
+// untilQuiet returns what is closed when isQuietLocked; nil if it is so already.
+func (c *claim) untilQuiet() <-chan struct{} { return c.until(&c.quiet, c.isQuietLocked) }
 
-// isQuietLocked says whether nothing of the claim stands and no work runs under it.
+// isQuietLocked says whether the claim does not stand any more and no work runs under it.
 func (c *claim) isQuietLocked() bool { return c.freed && (c.claimRest == nil || c.working == 0) }
 
-// pendingWhat says what a Close still waits for.
+// pendingWhat says what Session.Close still waits for.
 func (c *claim) pendingWhat() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -437,19 +438,19 @@ func (c *claim) pendingWhat() string {
 	return "the work under " + c.name + " has not stopped"
 }
 
-// givenUp says whether the owner has resigned.
+// givenUp says whether the claim is being given up, or was.
 func (c *claim) givenUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.core.Phase() > core.Stopping
 }
 
-// giveUp gives the claim up in the background: released waits for the end. The caller's work has
+// giveUp begins to give the claim up; released waits until that is done. The work under it has
 // stopped.
 func (c *claim) giveUp() { c.giveUpTo(0, "") }
 
-// giveUpTo gives the claim up. A successor other than 0 is the token of the claim to hand it over
-// to, and to the ID of that one's session.
+// giveUpTo is giveUp in favour of the claim with the token successor, of the session with the ID
+// to. With successor 0 the oldest claim that waits leads next.
 func (c *claim) giveUpTo(successor uint64, to string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -458,28 +459,29 @@ func (c *claim) giveUpTo(successor uint64, to string) {
 	}
 	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Successor: successor})
 	if o.Do == core.Leave || o.Do == core.HandOver {
-		c.owner.releaseLocked(o)
+		c.executor.releaseLocked(o)
 	}
 }
 
-// leavingPlaceLocked returns the place for the call that gives it up, with the record that travels
-// with that call. The caller holds mu.
+// leavingPlaceLocked returns the place for the call that gives it up, with the record of the term's
+// end if that call is to carry it.
 func (c *claim) leavingPlaceLocked() driver.Place {
 	p := c.place
 	if c.claimRest != nil && c.record.withRelease {
-		r := c.record.end // a copy: what is under way is not changed
+		r := c.record.end // a copy: the call under way keeps what it was given
 		p.Record, p.Journal = &r, c.record.journal
 	}
 	return p
 }
 
 // unconfirmedLocked says whether the claim was to be handed over and nobody knows whether it was.
-// Where the successor had gone it is known: the claim was released. The caller holds mu.
+// If the successor had gone it is known: the claim was released.
 func (c *claim) unconfirmedLocked() bool {
-	return c.core.Phase() == core.Done && c.core.Successor() != 0 && (c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
+	return c.core.Phase() == core.Done && c.core.Successor() != 0 &&
+		(c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
 }
 
-// reasonLocked returns in a word why the claim's term ended. The caller holds mu.
+// reasonLocked returns in a word why the claim's term ended.
 func (c *claim) reasonLocked(cause core.Cause) Reason {
 	r := ReasonOf(causeError(cause))
 	if r == Resigned && c.failed && c.request == nil {
@@ -488,7 +490,7 @@ func (c *claim) reasonLocked(cause core.Cause) Reason {
 	return r
 }
 
-// textLocked returns why the term ended, in the words of whoever ended it. The caller holds mu.
+// textLocked returns why the term ended, in the words of whoever ended it.
 func (c *claim) textLocked(cause core.Cause) string {
 	switch {
 	case c.request != nil && (cause == core.Resigned || cause == core.Transferred):
@@ -501,7 +503,7 @@ func (c *claim) textLocked(cause core.Cause) string {
 	return ""
 }
 
-// handOverRequest is a request that came for the claim with that ID.
+// handOverRequest is a request to hand the claim with that ID over to a named candidate.
 type handOverRequest struct {
 	id string
 	r  driver.Request

@@ -66,7 +66,8 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 		return nil, invalid("campaign for %s: priority %d and steady %v must not be negative", e.name, o.Priority, o.Steady)
 	}
 	began := e.s.uptime()
-	spec := claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, began: began, watched: e.s.watchElections}
+	spec := claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, began: began,
+		watched: e.s.watchElections}
 	if o.Priority > 0 {
 		if err := e.canPress(ctx); err != nil {
 			return nil, err
@@ -89,7 +90,7 @@ type Entry struct {
 	Held  bool // it leads, or holds the lock, beside others where they share it
 	Value []byte
 	Lease string // the store's name for its lease
-	Note  string // what is odd about it, in words
+	Note  string // what is unusual about it, in words
 }
 
 // State is an election as the store showed it.
@@ -128,8 +129,7 @@ func (e *Election) State(ctx context.Context) (State, error) {
 	return st, err
 }
 
-// freshness is how long Observe trusts that nothing has changed before it asks: a push that never
-// comes is not a sign of peace.
+// freshness is how long Observe waits for a push before it reads the line: a push may be lost.
 const freshness = 15 * time.Second
 
 // Observe follows who leads: first the present state, then each change of the leader or of its
@@ -174,8 +174,8 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 	}
 }
 
-// next waits for a line newer than after; where none comes for a while it reads the line, which
-// also tells whether the store answers.
+// next waits for a line newer than after. If none comes within freshness it reads the line, which
+// also shows whether the store answers.
 func (e *Election) next(ctx context.Context, after uint64) (State, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()
@@ -212,7 +212,8 @@ func stateOf(l driver.Line) State {
 }
 
 func entryOf(s driver.Entry) Entry {
-	return Entry{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value, Lease: s.Lease, Note: s.Note}
+	return Entry{ID: s.Owner, Token: Token(s.Token), Slots: s.Slots, Held: s.Held, Value: s.Value,
+		Lease: s.Lease, Note: s.Note}
 }
 
 // Election returns the election of that name. It does no I/O; a name that cannot be used is told by
@@ -242,7 +243,8 @@ func (e *Election) canPress(ctx context.Context) error {
 	}
 	_, asks := e.s.store.(driver.Asker)
 	if _, hands := l.dl.(driver.Transferer); !asks || !hands {
-		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot", e.name, e.s.store.Caps().Store)
+		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot",
+			e.name, e.s.store.Caps().Store)
 	}
 	return nil
 }
@@ -263,7 +265,8 @@ func (e *Election) presser(priority int, steady time.Duration) func(context.Cont
 				mine, leader := st.pressed(c)
 				if ask, wake = p.Step(now, mine, leader); ask {
 					// Whatever comes of it: if nothing does, the same is asked again.
-					_ = asker.Ask(limit, e.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID, Priority: priority, Reason: fmt.Sprintf("priority %d", priority)})
+					_ = asker.Ask(limit, e.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID,
+						Priority: priority, Reason: fmt.Sprintf("priority %d", priority)})
 				}
 			}
 			cancel()

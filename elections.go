@@ -15,30 +15,29 @@ import (
 )
 
 // Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed
-// number of goroutines: at most four calls on the store are under way, and nobody waits on a
-// goroutine of his own. All else is as with [Election.Campaign]: who leads asks [Term.Check], a
-// place that is lost is taken again at the end of the line, with a lost lease under the next one,
-// and nothing is left behind. It is safe for concurrent use.
+// number of goroutines: at most four calls on the store are under way, and no goroutine waits for a
+// single name. All else is as with [Election.Campaign]: ask [Term.Check] before each act; a place
+// that is lost is taken again at the end of the line, if need be under the next lease. It is safe
+// for concurrent use.
 //
-// Where there is a Logger, it gets one line a second with figures instead of one for each term;
-// those come at Debug.
+// A Logger gets one line a second with figures. The lines for single terms come at Debug.
 type Elections struct {
-	s    *Session
-	spec claimSpec // of all its claims, but for their seats
-	ctx  context.Context
-	stop context.CancelFunc
+	s      *Session
+	spec   claimSpec // all its claims have it; only their seats differ
+	ctx    context.Context
+	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	names    map[string]stand
-	stands   uint32 // the last number of a stand
-	open     int    // names that wait or whose term was not yielded, and claims that are given up
+	names    map[string]attempt
+	attempts uint32 // the last number of an attempt
+	pending  int    // attempts whose term was not yielded, until their claims do not stand any more
 	closed   bool
-	idle     chan struct{}  // closed when open is 0; nil while nobody waits for that
-	news     []electionNews // not yielded yet
-	stale    int            // how many of them are of dropped claims
+	idle     chan struct{}  // closed when pending is 0; nil while nobody waits for that
+	news     []electionNews // what Terms has not yielded yet
+	stale    int            // how many of news are of dropped claims
 	ready    chan struct{}  // holds a token if news is not empty
 	tally    electionCounts
-	unleased []string // names for which a lease is looked for
+	unleased []string // names that wait for a lease
 	finding  bool     // findLeases runs
 	pool     workers
 }
@@ -48,25 +47,37 @@ type ElectionsOptions struct {
 	Value []byte // what observers see; Term.Proclaim replaces it
 }
 
-// stand is how far the process has come with a name. With c the claim stands in the line or leads.
-// Without c the name waits for its seat in this process, or with seated for a lease.
-type stand struct {
-	c      *entrant
-	id     uint32 // while it is not seated: an earlier stand of the name may be leaving
-	seated bool   // no other claim of this process has the seat
-	leads  bool
-	began  time.Duration // by uptime, to stand
+// attempt is how far the process has come with a name:
+//
+//	Stand ──▶ waits for its seat ── turn ──▶ waits for a lease ── enter ──▶ has a claim
+//	                │                            │        ▲                 │   │   │
+//	                │                            │        └── lease ended ──┘   │  won
+//	                │                            │                              │   ▼
+//	                └────────── Withdraw ────────┴──────────▶ gone ◀────────────┘  leads
+//	                                                            ▲                   │
+//	                                                            └─── term ended ────┘
+//
+// Another claim of this process may have the seat, for example that of an earlier attempt whose
+// term has ended. An attempt that is gone is not in Elections.names. If its term ended before Terms
+// yielded it, the next attempt begins by itself.
+type attempt struct {
+	c      *entrant      // nil while it waits for its seat or for a lease
+	id     uint32        // its number, while it waits for its seat: other attempts of the name may wait too
+	seated bool          // it has its seat
+	leads  bool          // its claim has a term
+	began  time.Duration // when it began, by uptime
 }
 
-// electionNews is a term that was won, or one that ended, or with t nil a name that was refused.
+// electionNews is a term that was won, or one that ended (err), or a name that was refused (t is
+// nil).
 type electionNews struct {
 	t    *Term
 	err  error
 	last bool // no more terms will be won
 }
 
-// NotInLineError says that the store will not have a name, now or when asked again, so that
-// [Elections] stands for it no more.
+// NotInLineError says that [Elections] does not stand for a name any more: the store refuses it,
+// now and when asked again.
 type NotInLineError struct {
 	Name string
 	Err  error
@@ -80,10 +91,10 @@ func (e *NotInLineError) Error() string {
 // Unwrap returns what the store said.
 func (e *NotInLineError) Unwrap() error { return e.Err }
 
-// Stand takes places in the lines of names, in the background, and returns at once. A name that it
-// stands for or leads already is no error and nothing happens to it; one whose term has ended is
-// stood for again, as soon as that was resigned. A name that cannot be used is ErrInvalid, and then
-// none of them is stood for; after Close, or the session's, it is ErrClosed.
+// Stand takes places in the lines of names, in the background, and returns at once. It ignores
+// names that it stands for or leads already. It stands again for a name whose term has ended, as
+// soon as that term is resigned. If one name cannot be used it stands for none: ErrInvalid. After
+// Close, or after the session's, it returns ErrClosed.
 func (es *Elections) Stand(names ...string) error {
 	if err := checkValue(es.spec.value); err != nil {
 		return err
@@ -102,10 +113,10 @@ func (es *Elections) Stand(names ...string) error {
 		return fmt.Errorf("primacy: stand: %w", ErrClosed)
 	}
 	var fresh []string
-	first := es.stands + 1
+	first := es.attempts + 1
 	for _, name := range names {
 		if _, known := es.names[name]; !known {
-			es.standAnewLocked(name)
+			es.beginAttemptLocked(name)
 			fresh = append(fresh, name)
 		}
 	}
@@ -116,14 +127,16 @@ func (es *Elections) Stand(names ...string) error {
 	return nil
 }
 
-// Terms yields each term as it is won, with a nil error. It yields the term again, with the
-// [*EndedError], when its context has ended and it was not resigned yet: stop the work, resign it,
-// and Stand again if you like. A name that the store refuses for good is a nil term with a
-// [*NotInLineError]. Terms are won while nobody iterates, too: they wait, and none is lost; one
-// that ends before it was yielded is not, and its name is stood for again.
+// Terms yields each term as it is won, with a nil error. When the context of that term has ended,
+// and the term was not resigned yet, it yields it again, with the [*EndedError]: stop the work,
+// resign the term, and Stand again if you like. For a name that the store refuses for good it
+// yields a nil term with a [*NotInLineError].
 //
-// It ends with ctx and with Close, and once the session is closed and nothing is left to tell. Each
-// thing is told once: two who iterate at the same time share them.
+// Terms are won also while nobody iterates, and are yielded later. A term that ends before that is
+// never yielded: Elections resigns it and stands for its name again.
+//
+// It ends with ctx and with Close, and once the session is closed and all is told. Each thing is
+// told once: two who iterate at the same time share them.
 func (es *Elections) Terms(ctx context.Context) iter.Seq2[*Term, error] {
 	return func(yield func(*Term, error) bool) {
 		for {
@@ -143,7 +156,7 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 		case done:
 			return n, false
 		case n.t != nil && n.err != nil && n.t.c.givenUp():
-			continue // its owner knows
+			continue // it was resigned, so its end is no news
 		case n.t != nil || n.err != nil:
 			return n, true
 		}
@@ -169,7 +182,7 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	defer es.mu.Unlock()
 	defer func() {
 		if len(es.news) > 0 || es.closed || last && len(es.names) == 0 {
-			es.wake() // another reader
+			es.wake() // another reader may go on
 		}
 	}()
 	if es.closed || ctx.Err() != nil {
@@ -183,7 +196,7 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 		}
 		if !of(n.t).dropped {
 			of(n.t).yielded = true
-			es.closeOneLocked()
+			es.oneLessLocked()
 			return n, false
 		}
 		es.stale = max(0, es.stale-1)
@@ -205,8 +218,8 @@ func (es *Elections) addNewsLocked(n electionNews) {
 	es.wake()
 }
 
-// dropLocked marks a claim whose term will not be yielded. Its news is taken out once half of all
-// are such, or they would pile up while nobody iterates. The caller holds mu.
+// dropLocked marks a claim whose term will not be yielded. The news of such claims is taken out
+// once it is half of all, or it would pile up while nobody iterates. The caller holds mu.
 func (es *Elections) dropLocked(c *entrant, won bool) {
 	c.dropped = true
 	if !won {
@@ -218,9 +231,9 @@ func (es *Elections) dropLocked(c *entrant, won bool) {
 	}
 }
 
-// closeOneLocked counts one name or claim less that Close waits for. The caller holds mu.
-func (es *Elections) closeOneLocked() {
-	if es.open--; es.open == 0 && es.idle != nil {
+// oneLessLocked counts one attempt less that Close waits for. The caller holds mu.
+func (es *Elections) oneLessLocked() {
+	if es.pending--; es.pending == 0 && es.idle != nil {
 		close(es.idle)
 		es.idle = nil
 	}
@@ -228,8 +241,8 @@ func (es *Elections) closeOneLocked() {
 
 var errWithdrawn = errors.New("withdrawn")
 
-// Withdraw gives up places that wait, in the background. Terms that were yielded stay until they
-// are resigned; one that was not is resigned, and is yielded no more.
+// Withdraw gives up places that wait, in the background. It resigns terms that were not yielded
+// yet, and Terms never yields them. Terms that were yielded go on until they are resigned.
 func (es *Elections) Withdraw(names ...string) {
 	for _, name := range names {
 		es.withdraw(name)
@@ -246,9 +259,9 @@ func (es *Elections) withdraw(name string) {
 		}
 		if st.c == nil {
 			delete(es.names, name)
-			es.closeOneLocked()
+			es.oneLessLocked()
 			es.s.notWon(name, st.began, errWithdrawn)
-			es.wake() // there may be nothing left to tell
+			es.wake() // this may have been the last attempt
 			es.mu.Unlock()
 			if st.seated {
 				es.s.locals.leave(seat{name: name}, 0)
@@ -264,8 +277,8 @@ func (es *Elections) withdraw(name string) {
 	}
 }
 
-// withdraw gives up a claim whose term was not yielded, also one that waits still. It returns false
-// if the name stands with another claim by now: then the caller looks again.
+// withdraw gives up a claim that waits, or whose term was not yielded. It returns false if the name
+// has another claim by now: then the caller looks again.
 func (c *entrant) withdraw() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,8 +301,8 @@ func (c *entrant) withdraw() bool {
 	return mine
 }
 
-// Resign resigns terms, as [Term.Resign] does for one, with as few calls on the store as possible.
-// It returns the first error.
+// Resign resigns terms with as few calls on the store as possible. It waits as [Term.Resign] does,
+// and returns the first error.
 func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
 	for _, t := range terms {
 		if t.share.q == nil {
@@ -305,8 +318,8 @@ func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
 	return first
 }
 
-// Close gives up all that waits and resigns terms that were not yielded, and returns nil when
-// nothing of them stands any more. Terms that were yielded stay. When ctx ends before that, it goes
+// Close gives up all places that wait, resigns terms that were not yielded, and returns nil when no
+// claim of these stands any more. Terms that were yielded go on. When ctx ends before that, it goes
 // on in the background, and the error is ErrUnreachable.
 func (es *Elections) Close(ctx context.Context) error {
 	es.mu.Lock()
@@ -315,10 +328,10 @@ func (es *Elections) Close(ctx context.Context) error {
 	es.news, es.stale = nil, 0
 	es.wake()
 	es.mu.Unlock()
-	es.stop()
+	es.cancel()
 	es.Withdraw(names...)
 	es.mu.Lock()
-	if es.open == 0 {
+	if es.pending == 0 {
 		es.mu.Unlock()
 		return nil
 	}
@@ -335,20 +348,20 @@ func (es *Elections) Close(ctx context.Context) error {
 	}
 }
 
-// standAnewLocked has a name stand anew, and returns the number of this stand: the caller has
-// queueUp wait for the seat, without mu. The caller holds mu.
-func (es *Elections) standAnewLocked(name string) uint32 {
-	es.stands++
-	es.names[name] = stand{id: es.stands, began: es.s.uptime()}
+// beginAttemptLocked begins an attempt for a name and returns its number. The caller holds mu, and
+// calls queueUp after it.
+func (es *Elections) beginAttemptLocked(name string) uint32 {
+	es.attempts++
+	es.names[name] = attempt{id: es.attempts, began: es.s.uptime()}
 	es.s.readers.event(Event{Kind: CampaignBegun, Name: name})
-	es.open++
-	return es.stands
+	es.pending++
+	return es.attempts
 }
 
-// waiterOf returns what stands in the process's own line for a stand.
-func (es *Elections) waiterOf(id uint32) *localTurn { return &localTurn{caller: es, stand: id} }
+// waiterOf returns what waits for the seat of an attempt.
+func (es *Elections) waiterOf(id uint32) *localTurn { return &localTurn{caller: es, attempt: id} }
 
-// queueUp waits for the seat of a name among this process's own claims.
+// queueUp has an attempt wait for its seat. The caller does not hold mu.
 func (es *Elections) queueUp(name string, id uint32) {
 	if _, taken, _ := es.s.locals.take(seat{name: name}, 1, es.waiterOf(id)); taken {
 		es.turn(name, id)
@@ -362,7 +375,7 @@ func (es *Elections) queueUp(name string, id uint32) {
 	}
 }
 
-// turn is called when a stand has got the seat of its name.
+// turn is called when an attempt has got its seat.
 func (es *Elections) turn(name string, id uint32) {
 	es.mu.Lock()
 	st, known := es.names[name]
@@ -371,12 +384,12 @@ func (es *Elections) turn(name string, id uint32) {
 		es.s.locals.leave(seat{name: name}, 0) // it was withdrawn meanwhile
 		return
 	}
-	es.names[name] = stand{seated: true, began: st.began}
+	es.names[name] = attempt{seated: true, began: st.began}
 	es.findLeaseLocked(name)
 	es.mu.Unlock()
 }
 
-// findLeaseLocked has a name stand under the present lease, or the next one. The caller holds mu.
+// findLeaseLocked finds a lease for the attempt of a name. The caller holds mu.
 func (es *Elections) findLeaseLocked(name string) {
 	es.unleased = append(es.unleased, name)
 	if !es.finding {
@@ -385,7 +398,7 @@ func (es *Elections) findLeaseLocked(name string) {
 	}
 }
 
-// findLeases finds a lease for all names that have none.
+// findLeases finds a lease for all attempts that wait for one.
 func (es *Elections) findLeases() {
 	for try := 0; ; try++ {
 		_ = pause(es.ctx, min(try, 1)) // live sees a lease that is ending in a moment
@@ -408,19 +421,19 @@ func (es *Elections) findLeases() {
 	}
 }
 
-// abandon ends the stand of a name for which no lease can be had.
+// abandon ends the attempt of a name, since no lease can be had.
 func (es *Elections) abandon(name string, err error) {
 	es.mu.Lock()
 	st := es.names[name]
 	waits := st.seated && st.c == nil
 	if waits {
 		delete(es.names, name)
-		es.closeOneLocked()
+		es.oneLessLocked()
 		es.s.notWon(name, st.began, err)
 		if !errors.Is(err, ErrClosed) && !es.closed {
 			es.addNewsLocked(electionNews{err: &NotInLineError{name, err}})
 		} else {
-			es.wake() // there may be nothing left to tell
+			es.wake() // this may have been the last attempt
 		}
 	}
 	es.mu.Unlock()
@@ -429,19 +442,19 @@ func (es *Elections) abandon(name string, err error) {
 	}
 }
 
-// newEntrant returns a claim that the workers carry out.
+// newEntrant returns a claim whose calls the workers make.
 func (es *Elections) newEntrant(l *lease, name string) *entrant {
 	c := &entrant{es: es, claim: claim{l: l, seat: seat{name: name}, claimSpec: &es.spec, values: context.Background()}}
-	c.owner = c
+	c.executor = c
 	c.step(core.ClaimEvent{Kind: core.Stand})
 	return c
 }
 
-// enter makes the claim of a name. It returns false if the lease is ending: then the name waits for
-// the next one.
+// enter makes the claim of an attempt. It returns false if the lease is ending: then the attempt
+// waits for the next lease.
 func (es *Elections) enter(l *lease, name string) bool {
 	c := es.newEntrant(l, name)
-	c.mu.Lock() // till it has joined: one that was withdrawn before would stay with the lease for ever
+	c.mu.Lock() // until it has joined: a claim withdrawn before that would stay with the lease for ever
 	defer c.mu.Unlock()
 	es.mu.Lock()
 	st := es.names[name]
@@ -449,7 +462,7 @@ func (es *Elections) enter(l *lease, name string) bool {
 		es.mu.Unlock()
 		return true // withdrawn meanwhile
 	}
-	es.names[name] = stand{c: c, seated: true, began: st.began}
+	es.names[name] = attempt{c: c, seated: true, began: st.began}
 	es.mu.Unlock()
 	if l.join(&c.claim) {
 		c.carryLocked(core.ClaimOrder{Do: core.Enter})
@@ -457,7 +470,7 @@ func (es *Elections) enter(l *lease, name string) bool {
 	}
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	es.names[name] = stand{seated: true, began: st.began}
+	es.names[name] = attempt{seated: true, began: st.began}
 	es.findLeaseLocked(name)
 	return false
 }
@@ -467,16 +480,16 @@ func (c *entrant) wonLocked() time.Duration {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	began := es.names[c.name].began
-	es.names[c.name] = stand{c: c, seated: true, leads: true, began: began}
+	es.names[c.name] = attempt{c: c, seated: true, leads: true, began: began}
 	es.addNewsLocked(electionNews{t: c.term})
 	es.tally.won++
 	es.logSoonLocked()
 	return began
 }
 
-// endedLocked reports the end of a term that was yielded. A term that was not yielded never will
-// be: its claim is resigned here, unless somebody has done so (see Session.Terms), and the name is
-// stood for again behind it. The caller holds the claim's lock, which comes before Elections.mu.
+// endedLocked reports the end of a term that was yielded. A term that was not yielded is resigned
+// here, unless somebody found it by Session.Terms and resigned it, and the next attempt begins. The
+// caller holds the claim's lock, which comes before Elections.mu.
 func (c *entrant) endedLocked(cause core.Cause) {
 	es := c.es
 	resigned := c.core.Phase() > core.Stopping
@@ -493,14 +506,14 @@ func (c *entrant) endedLocked(cause core.Cause) {
 		es.addNewsLocked(electionNews{t: c.term, err: c.endedErrorLocked(c.term.token, cause)})
 	case notYielded:
 		es.dropLocked(c, true)
-		id = es.standAnewLocked(c.name)
+		id = es.beginAttemptLocked(c.name)
 	}
 	es.mu.Unlock()
 	if notYielded {
 		es.queueUp(c.name, id)
 	}
 	if notYielded && !resigned {
-		es.postLocked(c, core.Nothing, 0) // nobody works under it: it is resigned
+		es.postLocked(c, core.Nothing, 0) // a worker resigns it: no work runs under it
 	}
 }
 
@@ -511,7 +524,7 @@ func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	if again && es.names[c.name].c == c {
-		es.names[c.name] = stand{seated: true, began: es.names[c.name].began}
+		es.names[c.name] = attempt{seated: true, began: es.names[c.name].began}
 		es.findLeaseLocked(c.name)
 		return
 	}
@@ -519,9 +532,9 @@ func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
 		delete(es.names, c.name)
 	}
 	if !c.yielded {
-		es.closeOneLocked()
+		es.oneLessLocked()
 	}
-	es.wake() // there may be nothing left to tell
+	es.wake() // this may have been the last attempt
 }
 
 func (c *entrant) refusedLocked(err error) {
@@ -541,7 +554,7 @@ type electionCounts struct {
 	due        bool
 }
 
-// logSoonLocked has one line logged for all that happens within a second. The caller holds mu.
+// logSoonLocked logs one line for all that happens within a second. The caller holds mu.
 func (es *Elections) logSoonLocked() {
 	if es.tally.due || es.s.log.logger == nil {
 		return
@@ -567,9 +580,9 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 	if o == nil {
 		o = &ElectionsOptions{}
 	}
-	es := &Elections{s: s, names: map[string]stand{}, ready: make(chan struct{}, 1)}
+	es := &Elections{s: s, names: map[string]attempt{}, ready: make(chan struct{}, 1)}
 	es.spec = claimSpec{value: o.Value, watched: s.watchEntrants}
 	es.pool.limit = maxTogether
-	es.ctx, es.stop = context.WithCancel(context.Background())
+	es.ctx, es.cancel = context.WithCancel(context.Background())
 	return es
 }

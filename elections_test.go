@@ -274,7 +274,7 @@ func TestTermsOfOneProcessWaitForEachOther(t *testing.T) {
 		nothingTold(t, es2)
 		es2.Withdraw("n")
 		_ = es2.Stand("n")
-		won[0].stop(ErrResigned) // its context ends, the work goes on
+		won[0].askToStop(ErrResigned) // its context ends, the work goes on
 		if _, ended, _ := collect(t, es, 1); ended[won[0]] == nil {
 			t.Fatal("its end was not told")
 		}
@@ -347,8 +347,8 @@ func TestTheSessionsCloseEndsTerms(t *testing.T) {
 		if line, _ := b.store.Line(context.Background(), "waits"); len(line.Waiters) > 0 || holder.Check() != nil {
 			t.Errorf("%+v", line)
 		}
-		if len(s.locals.taken) > 0 || es.open != 0 {
-			t.Errorf("%d turns are kept, %d names open", len(s.locals.taken), es.open)
+		if len(s.locals.taken) > 0 || es.pending != 0 {
+			t.Errorf("%d turns are kept, %d names open", len(s.locals.taken), es.pending)
 		}
 		if err := es.Stand("n"); !errors.Is(err, ErrClosed) {
 			t.Errorf("Stand: %v", err)

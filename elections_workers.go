@@ -14,30 +14,30 @@ const (
 	maxTogether = 512 // claims in one call
 )
 
-// workers makes the calls for all claims of an Elections: goroutines that are there while there is
-// something to do. Elections.mu guards it.
+// workers are the goroutines that make the calls for all claims of an Elections. They end when
+// there is nothing to do. Elections.mu guards it.
 type workers struct {
-	running int
-	limit   int // claims in one call: fewer while calls fail
+	running int // how many there are
+	limit   int // how many claims one call has: fewer while calls fail
 	follow  tasks
 	leave   tasks
 	enter   tasks
 }
 
-// entrant is a claim of an Elections, and its owner. The claim's lock guards seq, calling and next,
-// Elections.mu the others.
+// entrant is a claim of an Elections, and its executor. The claim's lock guards seq, calling and
+// ordered; Elections.mu guards yielded and dropped.
 type entrant struct {
 	claim
 	es      *Elections
-	seq     uint32 // of its last task, which counts
-	calling bool   // a call is under way: orders wait in next
-	yielded bool   // the term was yielded
-	dropped bool   // it will not be
-	next    *core.ClaimOrder
+	seq     uint32           // the number of its last task; earlier tasks do not count any more
+	calling bool             // a call is under way
+	ordered *core.ClaimOrder // what to do after that call, whatever its answer
+	yielded bool             // Terms has yielded its term
+	dropped bool             // Terms never will
 }
 
 // of returns the claim of a term that an Elections has won.
-func of(t *Term) *entrant { return t.c.owner.(*entrant) }
+func of(t *Term) *entrant { return t.c.executor.(*entrant) }
 
 // task is one order for one claim.
 type task struct {
@@ -48,12 +48,12 @@ type task struct {
 
 type tasks []task
 
-// carryLocked makes the call of an order, after the one that is under way. As for all methods of an
-// entrant that end in Locked, the caller holds the claim's lock.
+// carryLocked makes the call of an order, after the call that is under way. The caller holds the
+// claim's lock, as for all methods of an entrant that end in Locked.
 func (c *entrant) carryLocked(o core.ClaimOrder) {
 	switch {
 	case c.calling:
-		c.next = &o
+		c.ordered = &o
 	case o.Do == core.Enter, o.Do == core.Await, o.Do == core.Leave:
 		c.es.postLocked(c, o.Do, o.Tries)
 	case o.Do == core.HandOver:
@@ -69,12 +69,12 @@ func (c *entrant) releaseLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// goOnLocked goes on after a call, with the order that its answer led to, or with one that came
-// meanwhile.
+// goOnLocked goes on after a call: with the order that came meanwhile, else with o, to which the
+// call's answer led.
 func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.calling = false
-	if c.next != nil {
-		o, c.next = *c.next, nil
+	if c.ordered != nil {
+		o, c.ordered = *c.ordered, nil
 	}
 	c.carryLocked(o)
 }
@@ -91,7 +91,7 @@ func (es *Elections) postLocked(c *entrant, do core.Action, tries int) {
 	es.post(j)
 }
 
-// post has a worker do the task.
+// post leaves a task to the workers.
 func (es *Elections) post(j task) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
@@ -113,8 +113,8 @@ func (w *workers) add(j task) {
 	}
 }
 
-// next takes tasks of one kind under one lease: to follow first, which costs nothing, and to leave
-// before to enter.
+// next takes tasks of one kind under one lease. Following comes first, since it makes no call; then
+// leaving, so that others lead soon.
 func (w *workers) next() tasks {
 	for _, from := range []*tasks{&w.follow, &w.leave, &w.enter} {
 		all := *from
@@ -160,13 +160,13 @@ func (es *Elections) work() {
 	}
 }
 
-// call is one claim of a call on the store, and its place when that began.
+// call is one claim of a call on the store, and the claim's place when that began.
 type call struct {
 	c *entrant
 	p driver.Place
 }
 
-// begin returns what is still to be done.
+// begin returns the tasks that still count.
 func (all tasks) begin(phase core.ClaimPhase) []call {
 	calls := make([]call, 0, len(all))
 	for _, j := range all {
@@ -180,9 +180,9 @@ func (all tasks) begin(phase core.ClaimPhase) []call {
 	return calls
 }
 
-// claimAll enters claims in one call. If the store answers with a final error, that is meant for
-// one of them: halves are asked until it is found. All can be asked again, since a claim that
-// stands already is found by its ID.
+// claimAll enters claims in one call. A final error of the store is about one of them, but does not
+// say about which. So each half is asked by itself, until one claim is left with the error. A claim
+// that entered already is found by its ID.
 func (es *Elections) claimAll(l *lease, calls []call) {
 	if len(calls) == 0 {
 		return
@@ -200,17 +200,17 @@ func (es *Elections) claimAll(l *lease, calls []call) {
 		return
 	}
 	es.learn(len(calls), err)
-	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...) // fits says what is wrong with it
+	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...) // take finds what is missing
 	for i, k := range calls {
-		k.c.entered(k.p, places[i], err)
+		k.c.claimAnswered(k.p, places[i], err)
 	}
 }
 
 // isAnswer says whether the store has given a final answer.
 func isAnswer(err error) bool { return errors.Is(err, driver.ErrGone) || isFinal(err) }
 
-// learn from a call how many claims the next one should have: what times out may do better in
-// parts.
+// learn sets how many claims the next call has: fewer after one whose outcome is unknown, since the
+// store may be too slow for so many.
 func (es *Elections) learn(n int, err error) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
@@ -222,19 +222,20 @@ func (es *Elections) learn(n int, err error) {
 	}
 }
 
-// entered takes the answer of a Claim. What happened meanwhile counts instead.
-func (c *entrant) entered(asked, got driver.Place, err error) {
+// claimAnswered takes the answer of a Claim. It does not count if an event ordered something else
+// meanwhile.
+func (c *entrant) claimAnswered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	err = c.take(asked, got, err)
 	o := core.ClaimOrder{}
-	if c.next == nil {
+	if c.ordered == nil {
 		o = c.answeredLocked(got, err)
 	}
 	c.goOnLocked(o)
 }
 
-// followAll asks the lease to report in its news when places are held.
+// followAll has the lease's news tell when places are held.
 func (es *Elections) followAll(l *lease, all tasks) {
 	var places []driver.Place
 	for _, j := range all {
@@ -249,8 +250,8 @@ func (es *Elections) followAll(l *lease, all tasks) {
 	}
 }
 
-// releaseAll gives places up in one call, and looks for the one that a final error is meant for as
-// claimAll does.
+// releaseAll gives places up in one call. It finds which one a final error is about as claimAll
+// does.
 func (es *Elections) releaseAll(l *lease, calls []call) {
 	if len(calls) == 0 {
 		return
@@ -278,12 +279,12 @@ func (es *Elections) releaseAll(l *lease, calls []call) {
 		es.learn(len(calls), err)
 	}
 	for _, k := range calls {
-		k.c.left(e)
+		k.c.releaseAnswered(e)
 	}
 }
 
-// left takes the answer of a Release.
-func (c *entrant) left(e core.ClaimEvent) {
+// releaseAnswered takes the answer of a Release.
+func (c *entrant) releaseAnswered(e core.ClaimEvent) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.goOnLocked(c.stepLocked(e))

@@ -193,8 +193,8 @@ func TestElectionsUsedByMany(t *testing.T) {
 				synctest.Wait() // those who worked for it have gone home
 				es.mu.Lock()
 				defer es.mu.Unlock()
-				if es.open != 0 || len(es.names) != 0 || es.pool.running != 0 {
-					t.Errorf("%d open, names %v, %d workers", es.open, es.names, es.pool.running)
+				if es.pending != 0 || len(es.names) != 0 || es.pool.running != 0 {
+					t.Errorf("%d open, names %v, %d workers", es.pending, es.names, es.pool.running)
 				}
 			})
 		}

@@ -91,8 +91,7 @@ func (n *eventReaders) quit(f *feed[Event]) {
 	}
 }
 
-// event tells all readers. It is cheap where there is none, but the caller makes out the event: who
-// has much to make out asks any first.
+// event tells all readers. A caller for whom it is much work to make the event asks any first.
 func (n *eventReaders) event(ev Event) {
 	if !n.any() {
 		return
@@ -191,7 +190,7 @@ type Tally struct {
 // maxTallies bounds what is kept for names that are led once and never again.
 const maxTallies = 100_000
 
-// tallies are those of a session.
+// tallies are the counts of a session's elections.
 type tallies struct {
 	mu     sync.Mutex
 	byName map[string]*tallied

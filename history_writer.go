@@ -16,32 +16,32 @@ import (
 
 // How the historyWriter works.
 const (
-	noteAfter      = 50 * time.Millisecond  // from a win to its record: a term that is over sooner leaves one, not two, and a hand-over has the store for itself
-	noteLimit      = 2 * time.Second        // of one call
-	noteRefused    = time.Minute            // without records, where the store takes none
-	maxNotes       = 100_000                // that wait; what is beyond them is lost
-	closeLimit     = time.Second            // that Close waits for records, and
-	closeLimitDown = 100 * time.Millisecond // where the last one failed
+	noteAfter      = 50 * time.Millisecond  // from a win to its record: a term that is over sooner has no such record
+	noteLimit      = 2 * time.Second        // for one call
+	noteRefused    = time.Minute            // after the store refused a record none is written for so long
+	maxNotes       = 100_000                // how many records wait; further ones are lost
+	closeLimit     = time.Second            // how long Session.Close waits for records
+	closeLimitDown = 100 * time.Millisecond // the same, if the last call failed
 )
 
-// historyWriter writes records of history that do not travel with a release, one after the other,
-// on a goroutine that is there while there are any. Nobody waits for it, but for a moment in Close.
+// historyWriter writes the records of history that no release carries, one after the other, on a
+// goroutine that ends when there are none. Only Session.Close waits for it, for a moment.
 type historyWriter struct {
 	s       *Session
 	journal driver.Journal // nil: no history
-	limit   int            // records
+	limit   int            // how many records of an election are kept
 
-	ctx  context.Context // of all writing
-	stop context.CancelFunc
+	ctx    context.Context // for all calls
+	cancel context.CancelFunc
 
-	mu     sync.Mutex
-	ends   []endNote
-	begins []beginNote   // in the order of due
-	busy   chan struct{} // closed when there is nothing to write; nil while no goroutine runs
-	wake   chan struct{} // holds a token when there is something new
-	tries  int           // failed in a row
-	off    time.Duration // nothing is written before, by uptime
-	shut   bool
+	mu      sync.Mutex
+	ends    []endNote
+	begins  []beginNote   // in the order of due
+	written chan struct{} // closed when there is nothing to write; nil while no goroutine runs
+	wake    chan struct{} // holds a token when there is something new
+	tries   int           // how many calls failed in a row
+	off     time.Duration // nothing is written before that, by uptime
+	shut    bool          // no more beginnings are taken
 }
 
 // endNote is the end of a term.
@@ -50,7 +50,7 @@ type endNote struct {
 	r       driver.Record
 }
 
-// beginNote is a term that was won. It is written unless it is over by then.
+// beginNote is a term that was won. Its record is written when it is due, unless the term is over.
 type beginNote struct {
 	c   *claim
 	due time.Duration // by uptime
@@ -58,14 +58,14 @@ type beginNote struct {
 
 func newHistoryWriter(s *Session) *historyWriter {
 	w := &historyWriter{s: s, limit: 2 * s.o.History, wake: make(chan struct{}, 1)} // a term has two records at most
-	w.ctx, w.stop = context.WithCancel(context.Background())
+	w.ctx, w.cancel = context.WithCancel(context.Background())
 	if j, ok := s.store.(driver.Journal); ok && s.o.History > 0 && s.store.Caps().Token != driver.TokenNone {
 		w.journal = j
 	}
 	return w
 }
 
-// began has the beginning of a term written in a moment.
+// began has the record of a term's beginning written, after noteAfter.
 func (w *historyWriter) began(c *claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,7 +75,7 @@ func (w *historyWriter) began(c *claim) {
 	}
 }
 
-// ended has the end of a term written that could not travel with its release.
+// ended has the record of a term's end written.
 func (w *historyWriter) ended(n endNote) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,8 +87,8 @@ func (w *historyWriter) ended(n endNote) {
 
 // startLocked has the records written on a goroutine of their own. The caller holds mu.
 func (w *historyWriter) startLocked() {
-	if w.busy == nil {
-		w.busy = make(chan struct{})
+	if w.written == nil {
+		w.written = make(chan struct{})
 		go w.run()
 		return
 	}
@@ -107,17 +107,17 @@ func (w *historyWriter) close(ctx context.Context) {
 		limit = closeLimitDown
 	}
 	w.shut, w.begins = true, nil
-	busy := w.busy
-	if busy != nil {
+	written := w.written
+	if written != nil {
 		w.startLocked()
 	}
 	w.mu.Unlock()
-	defer w.stop()
-	if busy == nil {
+	defer w.cancel()
+	if written == nil {
 		return
 	}
 	select {
-	case <-busy:
+	case <-written:
 	case <-time.After(limit):
 	case <-ctx.Done():
 	}
@@ -144,14 +144,14 @@ func (w *historyWriter) run() {
 	}
 }
 
-// next returns the next record, none if it is not needed any more, or how long to wait for it. It
-// says no when nothing is left: then run is over.
+// next returns the next record, or how long to wait for it. The record is empty if nobody needs it
+// any more. Ok is false if there is nothing to write: then run returns.
 func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	switch {
 	case w.ctx.Err() != nil, len(w.ends)+len(w.begins) == 0:
-		close(w.busy)
-		w.busy, w.ends = nil, nil
+		close(w.written)
+		w.written, w.ends = nil, nil
 		w.mu.Unlock()
 		return n, 0, false
 	case len(w.ends) > 0:
@@ -202,8 +202,8 @@ func (w *historyWriter) isOff() bool {
 	return w.off > w.s.uptime()
 }
 
-// beginning returns the record of a term that was won, an empty one if its right is over: then the
-// record of its end says all.
+// beginning returns the record of a term that was won. It is empty if the right is over: the record
+// of the end says all.
 func (w *historyWriter) beginning(c *claim) (n endNote) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,37 +224,39 @@ func announcedLocked(c *claim) []byte {
 
 func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.began(c) }
 
-// termRecording is how far the record of a term has come. A term has a record of its beginning, if
-// it lasted long enough, and one of its end. The end travels with the call that gives the place up
-// if there is such a call and it is confirmed; otherwise the writer appends it. The claim's lock
-// guards it.
+// termRecording is what was recorded of a term. There is a record of its beginning, if it lasted
+// for noteAfter, and one of its end. The call that gives the place up carries the record of the
+// end. If there is no such call, or the store does not confirm it, the writer appends that record.
+// The claim's lock guards it.
 type termRecording struct {
 	ledTo       time.Time     // when the right ended, by the wall clock
-	begun       bool          // the beginning was written, or may be
-	end         driver.Record // once it is known
-	withRelease bool          // the call that gives the place up carries the end, for journal
+	begun       bool          // the beginning was written, or may have been
+	end         driver.Record // the record of the end
+	withRelease bool          // the call that gives the place up carries end, for journal
 	journal     string
-	left        bool // the end is the writer's now, and nothing is left to do
+	finished    bool // the writer has the end
 }
 
 // steppedLocked sees that the end of the term is recorded once.
 func (w *historyWriter) steppedLocked(c *claim, s step) {
-	if w.journal == nil || c.record.left {
+	if w.journal == nil || c.record.finished {
 		return
 	}
 	if s.rightEnded {
 		c.record.ledTo = rightEndedLocked(c)
 	}
 	switch phase := c.core.Phase(); {
-	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor): // a call that gives the place up follows
+	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor):
+		// A call that gives the place up follows.
 		c.record.end = w.endLocked(c, c.core.Cause())
 		c.record.withRelease, c.record.journal = c.record.begun || !sweeps(c.term.token), historyPrefix+c.name
-	case phase == core.Stopping && c.rightOver: // nothing stands that could be released
+	case phase == core.Stopping && c.rightOver: // the claim is gone, so no such call follows
 		c.record.end = w.endLocked(c, s.order.Cause)
 		w.appendLocked(c)
-	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || !c.record.withRelease): // no such call was confirmed
+	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || !c.record.withRelease):
+		// No such call was confirmed, or it carried nothing.
 		if c.unconfirmedLocked() {
-			// If it was handed over all the same, the record that travelled with that counts first.
+			// If the name was handed over all the same, readers prefer the record of that call.
 			c.record.end = w.endLocked(c, c.core.Cause())
 		}
 		w.appendLocked(c)
@@ -263,24 +265,26 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 
 // appendLocked leaves the end of the term to the writer. The caller holds the claim's lock.
 func (w *historyWriter) appendLocked(c *claim) {
-	c.record.left = true
-	w.ended(endNote{historyPrefix + c.name, driver.Record{Key: c.record.end.Key + endSuffix, Value: c.record.end.Value}})
+	c.record.finished = true
+	end := c.record.end
+	w.ended(endNote{historyPrefix + c.name, driver.Record{Key: end.Key + endSuffix, Value: end.Value}})
 }
 
-// sweeps picks one term of sixteen. A release adds a record and removes none; where nothing but
-// ends are written, since terms are short, the end of such a term is appended instead, which keeps
-// the journal within bounds.
+// sweeps picks one term of sixteen. A release adds a record and removes none; only an append
+// removes old ones. Short terms append no beginning, so one in sixteen appends its end, or the
+// journal would grow without bound.
 func sweeps(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
-// endLocked makes the record of the end of the claim's term. Cause is why its right is over: a term
-// that was asked to end may have been lost before it did. The caller holds the claim's lock.
+// endLocked makes the record of the end of the claim's term. Cause is why its right is over, which
+// need not be why its context ended. The caller holds the claim's lock.
 func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
-	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo, Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
+	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
+		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
 	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
 		r.By = c.request.By
 	}
 	switch {
-	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // it was lost before anything was handed over
+	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried
 	case c.core.Fate() == core.SuccessorGone:
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which stood no more"
 	case c.unconfirmedLocked():
@@ -291,15 +295,15 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
 	return r.encode(recordKey(c.term.token))
 }
 
-// rightEndedLocked returns when the right ended by the wall clock: at the deadline at the latest,
-// also for a process that was frozen and hears of it an hour later.
+// rightEndedLocked returns when the right ended, by the wall clock. That is the deadline at the
+// latest, also for a process that was frozen then and runs again an hour later.
 func rightEndedLocked(c *claim) time.Time {
 	now := time.Now().Round(0)
 	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))
 	if at := now.Add(-late); late == 0 || at.After(c.won) {
 		return at
 	}
-	return c.won // it was won when it was as good as over
+	return c.won // the lease was almost over when the term was won
 }
 
 // historyPrefix is what the journals of elections begin with.

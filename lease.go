@@ -16,35 +16,35 @@ import (
 )
 
 // lease is one lease of a session, from grant to end. It has two goroutines however many claims it
-// carries: beat, which owns the deadline and the only timer, and watch, which hears what happened
-// to the claims. A term keeps the pointer to its lease, so that it never sees the deadline of a
-// later one.
+// has: beat sets the deadline and has the only timer; watch takes the store's news. A term keeps
+// the pointer to its lease, so it never sees the deadline of a later lease.
 type lease struct {
 	s         *Session
 	dl        driver.Lease
 	timing    core.Timing
 	deadline  atomic.Int64 // on the boot clock; 0 once the right is over before its time
-	trusted   atomic.Int64 // the last deadline that was not 0: the store keeps the lease at least so long
+	trusted   atomic.Int64 // the last deadline that was not 0: the store keeps others out until then
 	renewing  atomic.Bool
-	newsErr   atomic.Pointer[error] // what the store said to the last call of News; nil: it told news
-	newsBegan atomic.Int64          // by uptime, the call of News that is under way
+	newsErr   atomic.Pointer[error] // what the last call of News failed with; nil: it told news
+	newsBegan atomic.Int64          // when the present call of News began, by uptime
 	events    chan core.LeaseEvent
 	ctx       context.Context // ends when the lease is over
-	stop      context.CancelFunc
-	core      *core.Lease // beat's alone
+	cancel    context.CancelFunc
+	core      *core.Lease // only beat uses it
 
-	mu     sync.Mutex
-	ending core.Cause          // not None: takes no new claims
-	claims map[seat]*claim     // that stand
-	busy   map[*claim]struct{} // of which nothing stands any more, but whose work runs
-	moved  chan struct{}       // closed and made anew when the deadline moves or the lease is over
+	mu      sync.Mutex
+	ending  core.Cause          // if not None the lease takes no new claims
+	claims  map[seat]*claim     // those that stand
+	working map[*claim]struct{} // those that do not stand any more, but under which work runs
+	moved   chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 
 func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	l := &lease{
-		s: s, dl: dl, core: c, timing: s.o.timing(dl.TTL()), ctx: ctx, stop: stop,
-		events: make(chan core.LeaseEvent, 4), claims: map[seat]*claim{}, busy: map[*claim]struct{}{}, moved: make(chan struct{}),
+		s: s, dl: dl, core: c, timing: s.o.timing(dl.TTL()), ctx: ctx, cancel: cancel,
+		events: make(chan core.LeaseEvent, 4), moved: make(chan struct{}),
+		claims: map[seat]*claim{}, working: map[*claim]struct{}{},
 	}
 	l.deadline.Store(int64(c.Deadline()))
 	l.trusted.Store(int64(c.Deadline()))
@@ -57,7 +57,7 @@ func (l *lease) start() {
 	go l.watch()
 }
 
-// alive says whether new claims and terms may begin: the contexts under this lease have not ended.
+// alive says whether new claims and terms may begin under this lease.
 func (l *lease) alive() bool {
 	return l.cause() == core.None && l.s.clock() < core.Time(l.deadline.Load())-l.timing.Grace
 }
@@ -69,11 +69,8 @@ func (l *lease) cause() core.Cause {
 	return l.ending
 }
 
-// beat renews the lease and ends it in time, whatever the store client is doing: every call runs
-// beside it.
-//
-// It looks at the clock once a second at least: timers stand still in suspend, and would be late by
-// as much after it.
+// beat renews the lease and ends it in time. It makes no call itself, so no store client holds it
+// up. It reads the clock at least once a second, since timers stand still in suspend.
 func (l *lease) beat() {
 	defer l.finish()
 	timer := time.NewTimer(0)
@@ -98,11 +95,11 @@ func (l *lease) beat() {
 func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	l.mu.Lock()
 	if l.ending == core.None {
-		l.ending = o.End // before the deadline moves, so that a Check in between knows the cause
+		l.ending = o.End // before the deadline moves: a Check in between has to know the cause
 	}
 	l.mu.Unlock()
 	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.Over {
-		l.deadline.Store(d) // first: Check must say no before anybody is told
+		l.deadline.Store(d) // before anybody is told: Check must say no by then
 		if d != 0 {
 			l.trusted.Store(d)
 		}
@@ -113,7 +110,8 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	}
 	if o.End != core.None {
 		l.end(o.End)
-		l.s.log.log(slog.LevelWarn, "lease ending", "lease", l.dl.ID(), "cause", o.End.String(), "misses", l.core.Misses())
+		l.s.log.log(slog.LevelWarn, "lease ending",
+			"lease", l.dl.ID(), "cause", o.End.String(), "misses", l.core.Misses())
 		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.End)})
 	}
 	if o.Over {
@@ -124,12 +122,12 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	}
 }
 
-// renew sends one renewal. A store client that ignores its context keeps renewing set: then no
-// other is sent, and the lease ends.
+// renew sends one renewal. While a call is under way whose store client ignores its context, it
+// sends none: the lease ends then.
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	sent := l.s.uptime()
-	err := context.DeadlineExceeded // of the one that is still under way
+	err := context.DeadlineExceeded // if an earlier call is still under way
 	if l.renewing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
 		err = l.dl.Renew(ctx)
@@ -170,7 +168,7 @@ func (l *lease) post(e core.LeaseEvent) {
 	}
 }
 
-// watch hears what happened to the claims that their owner did not do.
+// watch takes the store's news of the lease's claims.
 func (l *lease) watch() {
 	for try := 1; ; {
 		l.newsBegan.Store(int64(time.Since(l.s.born)))
@@ -202,8 +200,8 @@ func (l *lease) watch() {
 	}
 }
 
-// newsError returns what the store said when it was asked for news last, nil if it has told some
-// since. A call that has lasted is a sign of health.
+// newsError returns what the last call of News failed with, nil if the present call has lasted for
+// a while: then the store is well, and has nothing to tell.
 func (l *lease) newsError() error {
 	err := l.newsErr.Load()
 	if err == nil || l.s.uptime()-time.Duration(l.newsBegan.Load()) > l.timing.Attempt {
@@ -231,7 +229,7 @@ func (l *lease) deliver(n driver.News) {
 	}
 }
 
-// join takes a claim in, unless the lease is ending: each claim that joined hears of the end.
+// join adds a claim, unless the lease is ending: end tells only the claims that joined before it.
 func (l *lease) join(c *claim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,23 +237,22 @@ func (l *lease) join(c *claim) bool {
 		return false
 	}
 	if old := l.claims[c.seat]; old != nil {
-		l.busy[old] = struct{}{} // it has left the seat, and is about to say whether its work runs
+		l.working[old] = struct{}{} // it has given its seat back, and forget is about to be called
 	}
 	l.claims[c.seat] = c
 	return true
 }
 
-// forget drops a claim of which nothing stands any more, and with quiet none of whose work runs
-// either.
+// forget drops a claim that does not stand any more. With quiet no work runs under it either.
 func (l *lease) forget(c *claim, quiet bool) {
 	l.mu.Lock()
 	if l.claims[c.seat] == c {
 		delete(l.claims, c.seat)
 	}
 	if quiet {
-		delete(l.busy, c)
+		delete(l.working, c)
 	} else {
-		l.busy[c] = struct{}{}
+		l.working[c] = struct{}{}
 	}
 	l.mu.Unlock()
 	l.drop()
@@ -263,14 +260,14 @@ func (l *lease) forget(c *claim, quiet bool) {
 
 // finish ends what belongs to the lease.
 func (l *lease) finish() {
-	l.stop()
+	l.cancel()
 	l.drop()
 }
 
 // drop lets the session forget a lease that is over and under which nothing runs.
 func (l *lease) drop() {
 	l.mu.Lock()
-	idle := len(l.claims)+len(l.busy) == 0
+	idle := len(l.claims)+len(l.working) == 0
 	l.mu.Unlock()
 	if idle && l.ctx.Err() != nil {
 		l.s.mu.Lock()
@@ -310,12 +307,12 @@ func (l *lease) standing() []*claim {
 // close waits until no claim stands and no work runs, and only then ends the lease in the store.
 func (l *lease) close(ctx context.Context) error {
 	l.mu.Lock()
-	busy := slices.AppendSeq(slices.Collect(maps.Keys(l.busy)), maps.Values(l.claims))
+	busy := slices.AppendSeq(slices.Collect(maps.Keys(l.working)), maps.Values(l.claims))
 	l.mu.Unlock()
 	for _, c := range busy {
 		quiet := c.untilQuiet()
 		if quiet == nil {
-			continue // whatever ctx says
+			continue // also if ctx has ended
 		}
 		select {
 		case <-quiet:
@@ -325,7 +322,7 @@ func (l *lease) close(ctx context.Context) error {
 		}
 	}
 	if l.ctx.Err() != nil || l.s.clock() >= core.Time(l.deadline.Load()) {
-		return nil // over by itself: the store ends it in its own time
+		return nil // it is over: the store ends it by itself
 	}
 	l.post(core.LeaseEvent{Kind: core.Close})
 	err := l.s.retry(ctx, "close the lease", func(ctx context.Context) error { return l.dl.Close(ctx) })
@@ -337,8 +334,8 @@ func (l *lease) close(ctx context.Context) error {
 
 // abandon closes a lease that nobody will use.
 func (l *lease) abandon() {
-	defer l.stop()
+	defer l.cancel()
 	ctx, cancel := context.WithTimeout(l.ctx, l.timing.TTL)
 	defer cancel()
-	_ = l.dl.Close(ctx) // if it fails the lease runs out by itself; it carries nothing
+	_ = l.dl.Close(ctx) // if this fails the lease runs out by itself: it has no claims
 }

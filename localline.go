@@ -9,8 +9,8 @@ import (
 )
 
 // localLines let no more claims of this process stand for a name at a time than it has seats: a
-// lease has one claim for each seat. The campaigns that want another one wait here, in the order
-// in which they came.
+// lease has one claim for each seat. The campaigns that want another one wait here, in the order in
+// which they came.
 type localLines struct {
 	mu    sync.Mutex
 	taken map[seat]*localLine // what is not in it is free; nil: one seat, for which nobody waits
@@ -27,11 +27,11 @@ type localLine struct {
 type localTurn struct {
 	come chan struct{} // closed when the seat numbered n is his
 	n    int
-	// caller is told instead of come, with the number of the stand that waits: see Elections.
+	// caller is told instead of come, with the number of the attempt that waits: see Elections.
 	caller interface {
-		turn(name string, stand uint32)
+		turn(name string, attempt uint32)
 	}
-	stand uint32
+	attempt uint32
 }
 
 // take returns the number of a free seat, from 0. If there is none, w waits for one, unless it is
@@ -98,7 +98,7 @@ func (ls *localLines) leave(at seat, n int) {
 	l.waiting = slices.Delete(l.waiting, 0, 1)
 	ls.mu.Unlock()
 	if w.caller != nil {
-		w.caller.turn(at.name, w.stand)
+		w.caller.turn(at.name, w.attempt)
 		return
 	}
 	w.n = n

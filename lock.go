@@ -123,7 +123,7 @@ func (s *Session) lockAll(ctx context.Context, try bool, names []string) ([]*Ter
 			resignAll(ctx, held)
 			return nil, err
 		}
-		if slices.ContainsFunc(held, func(t *Term) bool { return t.Check() != nil || t.stopping() != nil }) {
+		if slices.ContainsFunc(held, func(t *Term) bool { return t.Check() != nil || t.contextError() != nil }) {
 			resignAll(ctx, held) // the first were lost while the last was waited for
 			continue
 		}
@@ -289,9 +289,22 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
 	at := seat{m.name, "s" + strconv.Itoa(n)}
-	t, err := m.s.campaignIn(ctx, claimSpec{seat: at, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave)
+	t, err := m.s.campaignIn(ctx, claimSpec{seat: at, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave, nil)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld
 	}
 	return t, err
+}
+
+// openQueue returns the queue of name, made if there is none. Each open needs a close.
+func (s *Session) openQueue(name string) *queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := s.queues[name]
+	if q == nil {
+		q = &queue{s: s, name: name, waiting: map[int]*waiter{}, claims: map[int]*claim{}}
+		s.queues[name] = q
+	}
+	q.refs++
+	return q
 }

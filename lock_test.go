@@ -647,7 +647,7 @@ func TestLockAllNoticesWhatWasLost(t *testing.T) {
 				t.Errorf("%s was lost before it was returned: %v", term.Name(), term.Check())
 			}
 		}
-		_ = resignAll(t.Context(), held)
+		resignAll(t.Context(), held)
 	})
 }
 

@@ -11,15 +11,14 @@ import (
 // hold up neither the end of a term nor the end of work that outlived it, and a handler may ask
 // Term.Check, which no lock of ours may be waiting for.
 type logQueue struct {
-	logger *slog.Logger
-	mu     sync.Mutex
-	lines  []slog.Record
-	busy   chan struct{} // closed when all lines are written; nil while no goroutine runs
+	logger  *slog.Logger
+	mu      sync.Mutex
+	lines   []slog.Record
+	written chan struct{} // closed when all lines are written; nil while no goroutine runs
 }
 
-// logQueueSize is how many lines may wait. What is beyond that is lost: transitions, not renewals,
-// so nobody waits long. There is more room for what matters more: ten thousand elections won must
-// not push out that a lease is ending.
+// logQueueSize is how many lines may wait; further lines are lost. Higher levels have more room, so
+// that ten thousand elections won do not push out that a lease is ending.
 const logQueueSize = 256
 
 func room(level slog.Level) int {
@@ -34,8 +33,8 @@ func room(level slog.Level) int {
 
 func newLogQueue(l *slog.Logger) *logQueue { return &logQueue{logger: l} }
 
-// log leaves a line to be written. It runs nothing of the user's: the handler's Enabled may block,
-// or ask Term.Check, as well as its Handle.
+// log leaves a line to be written. It does not call the handler, whose Enabled and Handle may block
+// or ask Term.Check.
 func (j *logQueue) log(level slog.Level, msg string, args ...any) {
 	if j.logger == nil {
 		return
@@ -47,19 +46,19 @@ func (j *logQueue) log(level slog.Level, msg string, args ...any) {
 	if len(j.lines) < room(level) {
 		j.lines = append(j.lines, r)
 	}
-	if j.busy == nil {
-		j.busy = make(chan struct{})
-		go j.run(j.busy)
+	if j.written == nil {
+		j.written = make(chan struct{})
+		go j.run(j.written)
 	}
 }
 
-func (j *logQueue) run(busy chan struct{}) {
-	defer close(busy)
+func (j *logQueue) run(written chan struct{}) {
+	defer close(written)
 	h := j.logger.Handler()
 	for {
 		j.mu.Lock()
 		if len(j.lines) == 0 {
-			j.busy = nil
+			j.written = nil
 			j.mu.Unlock()
 			return
 		}
@@ -72,16 +71,16 @@ func (j *logQueue) run(busy chan struct{}) {
 	}
 }
 
-// flush waits until what is waiting was written, for a moment at most.
+// flush waits until all lines are written, for 100 ms at most.
 func (j *logQueue) flush() {
 	j.mu.Lock()
-	busy := j.busy
+	written := j.written
 	j.mu.Unlock()
-	if busy == nil {
+	if written == nil {
 		return
 	}
 	select {
-	case <-busy:
+	case <-written:
 	case <-time.After(100 * time.Millisecond):
 	}
 }

@@ -59,7 +59,7 @@ func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
 	}
 	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reasonLocked(cause)}
 	if kind != Stopping {
-		ev.Took = c.l.s.uptime() - c.stopping
+		ev.Took = c.l.s.uptime() - c.contextEnd
 	}
 	if kind != WorkStopped {
 		e := c.endedErrorLocked(c.term.token, cause)
@@ -68,8 +68,8 @@ func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
 	n.event(ev)
 }
 
-// termLog is the observer that logs terms: locks come and go too often to be told each time, and of
-// many elections there is one line for all.
+// termLog is the observer that logs terms. Its level is low where terms come and go too often for a
+// line each: those of locks, and of Elections.
 type termLog struct {
 	log   *logQueue
 	level slog.Level
@@ -81,6 +81,7 @@ func (w termLog) begunLocked(c *claim, _ time.Duration) {
 
 func (w termLog) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
-		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", c.endedErrorLocked(c.term.token, s.order.Cause).Cause)
+		why := c.endedErrorLocked(c.term.token, s.order.Cause).Cause
+		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", why)
 	}
 }

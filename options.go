@@ -57,8 +57,7 @@ type Options struct {
 	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
 	RenewEvery time.Duration
 	// RenewAttempt is the time limit of one call on the store. Default a tenth of the TTL, or for a
-	// TTL below
-	// 2.5 s as much as lets two fit in, at most 250 ms.
+	// TTL below 2.5 s as much as lets two fit in, at most 250 ms.
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
@@ -15,26 +16,26 @@ import (
 type queue struct {
 	s    *Session
 	name string
-	refs int // those who wait, and claims that are held; guarded by the session's lock
+	refs int // how many wait, and how many claims are held; guarded by the session's lock
 
 	mu       sync.Mutex
 	core     core.Queue
-	last     int // the last number given out
+	last     int // the last number given to a waiter or a tenure
 	waiting  map[int]*waiter
-	claims   map[int]*claim // by tenure
-	cancel   context.CancelCauseFunc
-	exchange *exchange         // what the campaign that is ordered next gives up
-	todo     []core.QueueOrder // not carried out yet, in their order
-	busy     bool              // carryOut is at it
-	ended    chan struct{}     // closed when the campaign under way has ended
-	err      error             // what the last campaign ended with
-	why      error             // why who waited last gave up
+	claims   map[int]*claim          // by tenure: the queue's word for a claim that it holds
+	cancel   context.CancelCauseFunc // ends the campaign under way
+	ended    chan struct{}           // closed when the campaign under way has ended
+	exchange *exchange               // for the next campaign; nil: it gives no claim up
+	todo     []core.QueueOrder       // not carried out yet, the oldest first
+	carrying bool                    // carryOutLocked runs
+	err      error                   // what the last campaign ended with
+	why      error                   // why the last one to quit gave up
 }
 
 // want is what somebody wants of a lock.
 type want struct {
 	read, try bool
-	turns     int // 0: as ever
+	turns     int // as MutexOptions.Turns
 }
 
 // waiter is one who waits.
@@ -42,7 +43,7 @@ type waiter struct {
 	want
 	id    int
 	ctx   context.Context
-	ready chan struct{} // closed when term or err is set; made when it has to wait
+	ready chan struct{} // closed when term or err is set; nil if that was at once
 	term  *Term
 	err   error
 }
@@ -66,8 +67,8 @@ func (w *waiter) event(kind core.QueueEventKind, tenure int) core.QueueEvent {
 	return core.QueueEvent{Kind: kind, Waiter: w.id, Tenure: tenure, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
-// quit takes a waiter out, unless it has its answer already. The last one to leave ends the
-// campaign, and returns the error that it ended with.
+// quit takes a waiter out, unless it has its answer already. The last waiter to quit ends the
+// campaign, and gets the error that the campaign ended with.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -80,11 +81,9 @@ func (q *queue) quit(w *waiter) {
 	last, ended := len(q.waiting) == 0, q.ended
 	q.mu.Unlock()
 	if last && ended != nil {
-		limit, cancel := context.WithTimeout(context.Background(), core.Pause(4)) // a store client that ignores its context must not hold us
-		defer cancel()
 		select {
 		case <-ended:
-		case <-limit.Done():
+		case <-time.After(core.Pause(4)): // the store's client may ignore its context
 		}
 	}
 	q.mu.Lock()
@@ -101,7 +100,7 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims {
-		if c.term.isOver(now) { // nobody gets it any more, whether or not we were told
+		if c.term.isOver(now) { // nobody gets the lock under it, though its event may not have come yet
 			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.Fade, Tenure: id}))
 		}
 	}
@@ -112,11 +111,11 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 // the step that asked for it is not over yet. The caller holds mu.
 func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
-	if q.busy {
+	if q.carrying {
 		return
 	}
-	q.busy = true
-	defer func() { q.busy = false }()
+	q.carrying = true
+	defer func() { q.carrying = false }()
 	for len(q.todo) > 0 {
 		o := q.todo[0]
 		q.todo = q.todo[1:]
@@ -178,12 +177,14 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	if o.Read {
 		spec.id, spec.slots = "r"+Token(id).String(), driver.Unlimited
 	}
-	campaign := q.s.campaign
-	if x != nil {
+	var t *Term
+	var err error
+	if x == nil {
+		t, err = q.s.campaign(ctx, spec)
+	} else {
 		spec.seat = x.at
-		campaign = func(ctx context.Context, spec claimSpec) (*Term, error) { return q.s.campaignAgain(ctx, spec, x) }
+		t, err = q.s.campaignIn(ctx, spec, x.leave, x)
 	}
-	t, err := campaign(ctx, spec)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	defer close(ended)
@@ -197,8 +198,8 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.stepLocked(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
-// claimEvent takes what became of a claim. When nothing of it stands any more, whoever held the
-// lock under it has lost that, even if he has not given it back; the others go on.
+// claimEvent takes Fade or Void of a claim. After Void whoever held the lock under that claim has
+// lost it, even if he has not given it back; those who wait get the lock under another claim.
 func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -207,7 +208,8 @@ func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
 	}
 }
 
-// giveBack ends a term of the lock. The right ends first: only then may the next one get the lock.
+// giveBack takes the lock back. The term's right ends first: only then may the next one get the
+// lock.
 func (q *queue) giveBack(ctx context.Context, t *Term) error {
 	h := &t.share
 	t.endShare()
@@ -216,12 +218,12 @@ func (q *queue) giveBack(ctx context.Context, t *Term) error {
 		h.given = true
 		q.stepLocked(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
 	}
-	handedOn := q.claims[h.tenure] != nil
+	claimStands := q.claims[h.tenure] != nil // others in this process hold the lock under it
 	q.mu.Unlock()
-	if handedOn {
+	if claimStands {
 		return nil
 	}
-	return t.c.released(ctx)
+	return t.c.released(ctx, "resign "+t.c.name)
 }
 
 // takeShareLocked makes a term for one more holder in this process, nil if the claim is ending. The
@@ -249,18 +251,18 @@ func (t *Term) endShare() {
 		e = c.endedErrorLocked(t.token, core.Resigned)
 	}
 	t.endRight(e)
-	t.stopWork(e)
-	t.watchOverrunLocked() // now: others may hold under the claim for long
+	t.endContext(e)
+	t.watchOverrunLocked() // now, since the claim may stand for long
 	if i := slices.Index(c.shares, t); i >= 0 {
 		c.shares = slices.Delete(c.shares, i, i+1)
 	}
 }
 
-// isOver says whether the term is ending or over. A now other than 0 is the clock's reading, which
-// may say so before anybody else does.
+// isOver says whether the term is ending or over, as far as is known. Now is the clock's reading,
+// or 0 where nobody has read it: the deadline is not compared then.
 func (t *Term) isOver(now core.Time) bool {
 	switch {
-	case t.stopped.Load() != nil || t.ended.Load() != nil:
+	case t.contextEnded.Load() != nil || t.ended.Load() != nil:
 		return true
 	case now >= core.Time(t.l.deadline.Load()):
 		return t.Check() != nil

@@ -308,8 +308,8 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 			if x == nil {
 				t.Fatal("not to be exchanged")
 			}
-			if _, err := s.campaignAgain(ctx,
-				claimSpec{seat: x.at, lock: true, turnBits: turnBits}, x); !errors.Is(err, context.Canceled) {
+			spec := claimSpec{seat: x.at, lock: true, turnBits: turnBits}
+			if _, err := s.campaignIn(ctx, spec, x.leave, x); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 			time.Sleep(time.Second)

@@ -27,8 +27,7 @@ import (
 //	localLines.mu, historyWriter.mu, tallies.mu, eventReaders.mu
 //	feed.mu, logQueue.mu
 //
-// What happens to a claim reaches its queue on a goroutine of its own, since the queue's lock comes
-// first.
+// A claim tells its queue on another goroutine, since the queue's lock comes first.
 
 // Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves
 // them all. When the lease is lost every term under it ends, and the next campaign gets a new
@@ -46,12 +45,13 @@ type Session struct {
 	tallies tallies
 	locals  localLines // the seats that claims of this process have
 
-	watchQueues, watchSlots, watchElections, watchEntrants []observer // of claims, by what they are for
+	// The observers of claims: of locks' queues, semaphores, elections, and those of Elections.
+	watchQueues, watchSlots, watchElections, watchEntrants []observer
 	history                                                *historyWriter
 
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
-	leases map[*lease]struct{} // that are not over yet, or whose work runs on: an earlier one may still be ending
+	leases map[*lease]struct{} // those that are not over, and those under which work still runs
 	queues map[string]*queue   // locks that this process holds or waits for
 	closed bool
 	shut   chan struct{} // closed with it
@@ -76,8 +76,14 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	if err != nil {
 		return nil, err
 	}
-	s := &Session{stopwatch: stopwatch{time.Now()}, storeCalls: storeCalls{max(o.timing(o.TTL).Attempt, time.Second)}, store: store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
-		leases: map[*lease]struct{}{}, locals: localLines{taken: map[seat]*localLine{}}, queues: map[string]*queue{}, shut: make(chan struct{}), grant: make(chan struct{}, 1)}
+	s := &Session{
+		stopwatch:  stopwatch{time.Now()},
+		storeCalls: storeCalls{max(o.timing(o.TTL).Attempt, time.Second)},
+		store:      store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
+		locals: localLines{taken: map[seat]*localLine{}},
+		leases: map[*lease]struct{}{}, queues: map[string]*queue{},
+		shut: make(chan struct{}), grant: make(chan struct{}, 1),
+	}
 	s.history = newHistoryWriter(s)
 	s.readers.closed = make(chan struct{})
 	loud, quiet := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
@@ -118,7 +124,7 @@ func (s *Session) Close(ctx context.Context) error {
 	for _, l := range leases {
 		l.end(core.Closed)
 	}
-	errs := make([]error, len(leases)) // each in its own time: one that cannot end must not keep another
+	errs := make([]error, len(leases)) // all at the same time: one that cannot end must not hold up another
 	var wg sync.WaitGroup
 	for i, l := range leases {
 		wg.Go(func() { errs[i] = l.close(ctx) })
@@ -131,7 +137,7 @@ func (s *Session) Close(ctx context.Context) error {
 // live returns the lease if it is alive, or grants one.
 func (s *Session) live(ctx context.Context) (*lease, error) {
 	if l, err := s.present(); l != nil || err != nil {
-		return l, err // whatever ctx says: it is the caller's to ask
+		return l, err // also if ctx has ended: callers look at that
 	}
 	select {
 	case <-s.grant:
@@ -148,7 +154,7 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 		switch {
 		case err == nil && l.alive():
 			return l, nil
-		case err == nil: // it took so long that the lease is as good as over: not again without a pause
+		case err == nil: // the grant took so long that the lease is ending already
 		case isFinal(err):
 			return nil, fmt.Errorf("primacy: no lease: %w", err)
 		}
@@ -257,7 +263,7 @@ func (s *Session) StoreName() string {
 // over it once. Nothing here says who leads at this instant: that is [Term.Check].
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	f := newFeed[Event](eventsSize)
-	s.readers.join(f) // now: who looks at what is so after this call misses nothing in between
+	s.readers.join(f) // now: events that come before the first iteration are yielded too
 	context.AfterFunc(ctx, func() { s.readers.quit(f) })
 	return func(yield func(Event) bool) {
 		defer s.readers.quit(f)
@@ -301,8 +307,8 @@ func (s *Session) notWon(name string, began time.Duration, why error) {
 	}
 }
 
-// reentry refuses a wait that could only be for the caller itself. Several slots of a semaphore may
-// be held by one, but not all.
+// reentry refuses to let a caller wait for itself: ctx is the context of a term that holds name
+// already. One caller may hold several slots of a semaphore, but not all.
 func (s *Session) reentry(ctx context.Context, name string, slots int) error {
 	h, _ := ctx.Value(heldKey{}).(*holds)
 	for taken := 0; h != nil; h = h.outer {
@@ -319,20 +325,7 @@ func (s *Session) reentry(ctx context.Context, name string, slots int) error {
 		if t.c.slots == driver.Unlimited && slots == 0 {
 			err = ErrUpgrade
 		}
-		return &heldError{name, t.token, err}
+		return fmt.Errorf("primacy: lock %s: %w, under token %d", name, err, t.token)
 	}
 	return nil
-}
-
-// openQueue returns the queue of name, made if there is none. Each open needs a close.
-func (s *Session) openQueue(name string) *queue {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := s.queues[name]
-	if q == nil {
-		q = &queue{s: s, name: name, waiting: map[int]*waiter{}, claims: map[int]*claim{}}
-		s.queues[name] = q
-	}
-	q.refs++
-	return q
 }

@@ -18,24 +18,25 @@ import (
 // Term is the time of one leader: from winning until the right to lead is over. It never comes
 // back; winning again is another term with a larger token. It is safe for concurrent use.
 type Term struct {
-	c       *claim
-	l       *lease
-	token   Token
-	values  context.Context            // of the campaign
-	ended   atomic.Pointer[EndedError] // why the right is over
-	stopped atomic.Pointer[EndedError] // why the context has ended, or would have
-	made    atomic.Pointer[contexts]   // nil until somebody asks: most holds of a lock are over before that
-	working int32                      // how much work of a candidate or a lock's Do runs; guarded by the claim's lock, as the next
-	overdue bool                       // the right ended while the work ran
-	share   share                      // of a lock that this process holds under a claim it hands on; zero: the claim is this term's alone
+	c            *claim
+	l            *lease
+	token        Token
+	values       context.Context            // the campaign's
+	ended        atomic.Pointer[EndedError] // why the right is over; nil while it is not
+	contextEnded atomic.Pointer[EndedError] // why the context has ended; nil while it has not
+	made         atomic.Pointer[contexts]   // nil until somebody asks: most terms of a lock end before that
+	share        share                      // only of a lock's term
+
+	working int32 // calls of work that run under the term; guarded by the claim's lock
+	overdue bool  // the right ended while work ran; guarded by the claim's lock
 }
 
-// contexts are those of a term.
+// contexts are the two contexts of a term.
 type contexts struct {
-	work  context.Context // ends when the work has to stop
-	stop  context.CancelCauseFunc
-	right context.Context // ends when the right is over
-	end   context.CancelFunc
+	work     context.Context // ends when the work has to stop
+	endWork  context.CancelCauseFunc
+	right    context.Context // ends when the right is over
+	endRight context.CancelFunc
 }
 
 func newTerm(c *claim, values context.Context, token Token) *Term {
@@ -47,25 +48,25 @@ func (t *Term) contexts() *contexts {
 	m := t.made.Load()
 	if m == nil {
 		m = &contexts{}
-		m.work, m.stop = context.WithCancelCause(holding(context.WithoutCancel(t.values), t))
-		m.right, m.end = context.WithCancel(context.Background())
+		m.work, m.endWork = context.WithCancelCause(holding(context.WithoutCancel(t.values), t))
+		m.right, m.endRight = context.WithCancel(context.Background())
 		if !t.made.CompareAndSwap(nil, m) {
-			m.stop(nil)
-			m.end()
+			m.endWork(nil)
+			m.endRight()
 			m = t.made.Load()
 		}
 	}
-	t.catchUp(m) // what ended before they were there, or is ending on another goroutine, has ended for who asks now
+	t.catchUp(m) // the term may have ended before, or is ending on another goroutine
 	return m
 }
 
-// catchUp ends those of the contexts whose time has come.
+// catchUp ends the context and the right in m where they have ended in t.
 func (t *Term) catchUp(m *contexts) {
 	if t.ended.Load() != nil {
-		m.end()
+		m.endRight()
 	}
-	if e := t.stopped.Load(); e != nil {
-		m.stop(t.endedError(e))
+	if e := t.contextEnded.Load(); e != nil {
+		m.endWork(t.endedError(e))
 	}
 }
 
@@ -76,9 +77,9 @@ func (t *Term) Name() string { return t.c.name }
 // that one.
 func (t *Term) Token() Token { return t.token }
 
-// ClaimToken returns the number under which the store knows the claim: for an election the token
-// itself, for a lock that of the claim behind it, which others of this process may have held the
-// lock under before.
+// ClaimToken returns the number under which the store knows the claim. For an election that is the
+// token itself. For a lock it is the token of the claim behind it: others of this process may have
+// held the lock under the same claim before.
 func (t *Term) ClaimToken() Token {
 	if t.c.lock {
 		return t.token >> turnBits
@@ -86,10 +87,10 @@ func (t *Term) ClaimToken() Token {
 	return t.token
 }
 
-// Context returns a context with the values of the campaign's. It ends when the work has to stop:
-// when the term is resigned, deposed or asked to end, and a grace before the deadline when renewals
-// fail. context.Cause tells why, as an [*EndedError]. It is a hint that may come late (after a
-// pause of the process); what counts is [Term.Check].
+// Context returns a context with the values of the campaign's context. It ends when the work has to
+// stop: when the term is resigned, deposed or asked to end, and one grace before the deadline when
+// renewals fail. context.Cause tells why, as an [*EndedError]. The context is a hint that comes
+// late after a pause of the process; what counts is [Term.Check].
 func (t *Term) Context() context.Context { return t.contexts().work }
 
 // Check returns nil if this process leads at this instant: the clock, read now, is before the
@@ -204,7 +205,7 @@ func (t *Term) Resign(ctx context.Context) error {
 		return t.share.q.giveBack(ctx, t)
 	}
 	t.c.giveUp()
-	return t.c.released(ctx)
+	return t.c.released(ctx, "resign "+t.c.name)
 }
 
 // Explain says in words why the term is about to end, for its history and for [Session.Events];
@@ -223,7 +224,7 @@ func (t *Term) Explain(text string, failed bool) {
 	}
 }
 
-// explain says what became of the work, if it has ended the term itself.
+// explain says what became of work that ended the term itself.
 func (t *Term) explain(err error, returned bool) {
 	switch {
 	case !returned:
@@ -233,10 +234,11 @@ func (t *Term) explain(err error, returned bool) {
 	}
 }
 
-// stop ends the term's context for the owner's own reason. The right stays until Resign.
-func (t *Term) stop(why error) {
-	if t.share.q != nil { // others may hold under the same claim
-		t.stopWork(&EndedError{Name: t.c.name, Token: t.token, Cause: why, lock: true})
+// askToStop ends the term's context because the caller's own context ended, for the reason why. The
+// right stays until Resign.
+func (t *Term) askToStop(why error) {
+	if t.share.q != nil { // not the claim's other terms: others may hold the lock under it
+		t.endContext(&EndedError{Name: t.c.name, Token: t.token, Cause: why, lock: true})
 		return
 	}
 	t.c.mu.Lock()
@@ -247,9 +249,9 @@ func (t *Term) stop(why error) {
 	t.c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
 }
 
-// stopWork ends the context, for good.
-func (t *Term) stopWork(e *EndedError) {
-	t.stopped.CompareAndSwap(nil, e)
+// endContext ends the context, for good.
+func (t *Term) endContext(e *EndedError) {
+	t.contextEnded.CompareAndSwap(nil, e)
 	if m := t.made.Load(); m != nil {
 		t.catchUp(m)
 	}
@@ -259,20 +261,20 @@ func (t *Term) stopWork(e *EndedError) {
 func (t *Term) endRight(e *EndedError) {
 	t.ended.CompareAndSwap(nil, e)
 	if m := t.made.Load(); m != nil {
-		m.end()
+		m.endRight()
 	}
 }
 
-// stopping returns why the context has ended, nil if it has not.
-func (t *Term) stopping() error {
-	if e := t.stopped.Load(); e != nil {
+// contextError returns why the context has ended, nil if it has not.
+func (t *Term) contextError() error {
+	if e := t.contextEnded.Load(); e != nil {
 		return t.endedError(e)
 	}
 	return nil
 }
 
-// givenBack stands for the end of a lock that was given back and has no story: made out only for
-// who asks.
+// givenBack stands for the usual end of a lock's term: its holder gave it back. The error with name
+// and token is made only if somebody asks for it.
 var givenBack = &EndedError{Cause: ErrResigned, lock: true}
 
 // endedError returns e, filled in with name and token if it is the shared givenBack.
@@ -283,8 +285,8 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 	return e
 }
 
-// expire latches what the clock said, so that a renewal processed at the same moment cannot make
-// Check say yes again, and tells the claim, which then ends the context and gives the place up.
+// expire keeps what the clock said: a renewal that is processed at the same moment cannot make
+// Check say yes again. It tells the claim, which ends the context.
 func (t *Term) expire() error {
 	e := &EndedError{Name: t.c.name, Token: t.token, Cause: ErrExpired, lock: t.c.lock}
 	if cause := t.l.cause(); cause != core.None {
@@ -302,14 +304,15 @@ func (t *Term) expire() error {
 const exitOverrun = 122
 
 func exitProcess(code int) {
-	time.AfterFunc(100*time.Millisecond, func() { os.Exit(code) }) // a stderr that takes nothing must not keep it alive
-	fmt.Fprintln(os.Stderr, "primacy: work is still running although leadership is over: this process ends itself (Options.Overrun)")
+	time.AfterFunc(100*time.Millisecond, func() { os.Exit(code) }) // stderr may block
+	fmt.Fprintln(os.Stderr,
+		"primacy: work is still running although leadership is over: this process ends itself (Options.Overrun)")
 	os.Exit(code)
 }
 
-// watchOverrunLocked acts on work that is still running though the right of its term is over. Where
-// the right ended without warning the work gets the grace to stop, but never more than the time for
-// which the store keeps others out. The claim's lock is held.
+// watchOverrunLocked acts on work that still runs though the right of its term is over. The work
+// gets one more grace to stop, since the right may have ended without a warning, but never more
+// than the time for which the store keeps others out. The caller holds the claim's lock.
 func (t *Term) watchOverrunLocked() {
 	if t.working == 0 || t.overdue {
 		return
@@ -320,12 +323,12 @@ func (t *Term) watchOverrunLocked() {
 
 // waitOverrun looks at the clock once a second at least: timers stand still in suspend.
 func (t *Term) waitOverrun(until core.Time) {
-	left := until - t.l.s.clock()
-	if left <= 0 {
+	wait := until - t.l.s.clock()
+	if wait <= 0 {
 		go t.overrun()
 		return
 	}
-	time.AfterFunc(min(left, time.Second), func() { t.waitOverrun(until) })
+	time.AfterFunc(min(wait, time.Second), func() { t.waitOverrun(until) })
 }
 
 func (t *Term) overrun() {
@@ -349,11 +352,10 @@ func (t *Term) overrun() {
 	}
 }
 
-// heldKey finds, in a term's context, what its holder holds.
+// heldKey is the key of holds in a context.
 type heldKey struct{}
 
-// holds is one term that a context was made for. Outer are the terms that the context around it was
-// made for.
+// holds are the terms for whose work a context was made: t, and the terms of the context around it.
 type holds struct {
 	t     *Term
 	outer *holds
@@ -365,36 +367,26 @@ func holding(ctx context.Context, t *Term) context.Context {
 	return context.WithValue(ctx, heldKey{}, &holds{t, outer})
 }
 
-// heldError says which term is in the way.
-type heldError struct {
-	name  string
-	token Token
-	err   error
-}
-
-func (e *heldError) Error() string {
-	return "primacy: lock " + e.name + ": " + e.err.Error() + ", under token " + e.token.String()
-}
-
-func (e *heldError) Unwrap() error { return e.err }
-
-// share is what a lock's term knows of the claim that it holds under, beside others.
+// share is how a lock's term belongs to a claim that several in this process hold the lock under.
 type share struct {
-	q interface {
-		giveBack(ctx context.Context, t *Term) error
-	} // the lock's queue
-	tenure int
-	given  bool // back; guarded by the queue's lock
+	q      giver // nil: the term has its claim alone
+	tenure int   // the claim's number in the queue
+	given  bool  // the lock was given back; guarded by the queue's lock
 }
 
-// run runs work under the term, on this goroutine, and gives the term back when work has returned or
-// panicked: it has stopped then, so the next one may lead. Between the two settle is called, with
-// why work was not begun, or nil, and with false if it panicked. The term's context ends for ctx's
-// end too.
+// giver takes back a lock: its queue.
+type giver interface {
+	giveBack(ctx context.Context, t *Term) error
+}
+
+// run runs work under the term, on this goroutine, and resigns the term when work has returned or
+// panicked. Before it resigns it calls settle: refused says why work was not begun, err is what
+// work returned, and returned is false if work panicked. The end of ctx ends the term's context
+// too.
 func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
 	settle func(refused, err error, returned bool),
 ) {
-	defer context.AfterFunc(ctx, func() { t.stop(context.Cause(ctx)) })()
+	defer context.AfterFunc(ctx, func() { t.askToStop(context.Cause(ctx)) })()
 	refused, returned := t.beginWork(), false
 	var err error
 	defer func() {
@@ -402,7 +394,7 @@ func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
 			t.endWork()
 		}
 		settle(refused, err, returned)
-		_ = resignAll(ctx, []*Term{t}) // unconfirmed: it goes on in the background until the lease runs out
+		resignAll(ctx, []*Term{t})
 	}()
 	if refused == nil {
 		err = work(t.Context(), t)
@@ -417,8 +409,8 @@ func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error
 		if lost == nil {
 			lost = t.Check()
 		}
-		if lost == nil && ctx.Err() == nil { // else its context ended by the caller's
-			lost = t.stopping()
+		if lost == nil && ctx.Err() == nil { // else the term's context ended by the caller's
+			lost = t.contextError()
 		}
 		if err = failed; lost != nil {
 			err = errors.Join(err, lost)
@@ -427,28 +419,29 @@ func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error
 	return err
 }
 
-// resignAll gives locks back, all at once. What is not confirmed in time goes on in the background.
-func resignAll(ctx context.Context, held []*Term) error {
-	errs := make([]error, len(held))
+// resignAll resigns terms, all at the same time. A release that the store does not confirm in time
+// goes on in the background until the lease runs out.
+func resignAll(ctx context.Context, held []*Term) {
 	var all sync.WaitGroup
-	for i, t := range held {
+	for _, t := range held {
 		all.Go(func() {
 			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
 			defer cancel()
-			errs[i] = t.Resign(limit)
+			_ = t.Resign(limit)
 		})
 	}
 	all.Wait()
-	return errors.Join(errs...)
 }
 
 // EndedError says that a term is over, or about to be, and why.
 type EndedError struct {
-	Name   string
-	Token  Token
-	Cause  error  // ErrExpired, ErrDeposed, ErrResigned, ErrTransferred, ErrClosed, or the cause of the caller's own context
-	By     string // who asked for it, if somebody did
-	Reason string // why he did, in his words
+	Name  string
+	Token Token
+	// Cause is ErrExpired, ErrDeposed, ErrResigned, ErrTransferred, ErrClosed, or the cause of the
+	// caller's own context.
+	Cause  error
+	By     string // who asked for the end, if somebody did
+	Reason string // why he asked, in his words
 	lock   bool
 }
 

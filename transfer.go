@@ -37,13 +37,13 @@ func (t *Term) Transfer(ctx context.Context, to string) error {
 	}
 	t.c.giveUpTo(successor, to)
 	what := "transfer " + t.c.name + " to " + to
-	if err := t.c.freeAfter(ctx, what); err != nil {
+	if err := t.c.released(ctx, what); err != nil {
 		return err
 	}
 	return t.handed(ctx, "primacy: "+what, successor)
 }
 
-// transferable says why the term cannot be handed over at all.
+// transferable says why the term cannot be handed over to anybody, or not to to.
 func (t *Term) transferable(to string) error {
 	if err := checkText("ID to transfer to", to); err != nil {
 		return err
@@ -78,13 +78,13 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	return uint64(successor.Token), nil
 }
 
-// handed says what became of a hand-over that is at its end.
+// handed says what came of a hand-over that has ended.
 func (t *Term) handed(ctx context.Context, what string, successor uint64) error {
 	t.c.mu.Lock()
 	fate, to, last := t.c.core.Fate(), t.c.core.Successor(), t.c.last
 	t.c.mu.Unlock()
 	switch {
-	case to != successor: // another Resign or Transfer, or the end of the lease, came first
+	case to != successor: // a Resign, another Transfer, or the end of the lease came first
 		return t.Check()
 	case fate == core.Handed:
 		return nil
@@ -95,7 +95,7 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	case fate == core.Vanished:
 		st, err := t.l.s.Election(t.c.name).State(ctx)
 		if err == nil && st.Leader != nil && uint64(st.Leader.Token) == successor {
-			return nil // an earlier try had done it, and its answer was lost
+			return nil // an earlier try did it, and its answer was lost
 		}
 		return fmt.Errorf("%s: %w before the store confirmed it; whether it was handed over is not known", what, ErrDeposed)
 	}
@@ -125,8 +125,8 @@ func (st State) whoWaits() string {
 	return "waiting: " + strings.Join(ids, ", ")
 }
 
-// addLocked has a request looked at, unless it waits already or too many do. The caller holds c's
-// lock.
+// addLocked adds a request, unless the same one waits already or too many do. The caller holds the
+// claim's lock.
 func (q *handOverRequests) addLocked(c *claim, w handOverRequest) {
 	if len(q.waiting) == maxHandOverRequests || slices.Contains(q.waiting, w) {
 		return
@@ -149,8 +149,8 @@ func (q *handOverRequests) next(c *claim) (w handOverRequest, ok bool) {
 	return w, q.running
 }
 
-// run looks at requests, one after the other, until there are no more. A claim that is given up
-// hands nothing over any more.
+// run takes the requests one after the other, until there are no more. It ignores them once the
+// claim is being given up.
 func (q *handOverRequests) run(c *claim) {
 	for w, ok := q.next(c); ok; w, ok = q.next(c) {
 		if c.givenUp() {
@@ -167,8 +167,7 @@ func (q *handOverRequests) run(c *claim) {
 	}
 }
 
-// successor returns the token of the claim that the request is in favour of, 0 if it is not for the
-// present term.
+// successor returns the token of the claim to hand over to, 0 if the request is for another term.
 func (w handOverRequest) successor(c *claim) (uint64, error) {
 	if _, ok := c.l.dl.(driver.Transferer); !ok {
 		return 0, invalid("%s cannot hand over to a named candidate", c.l.s.store.Caps().Store)

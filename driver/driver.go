@@ -181,7 +181,6 @@ type News struct {
 	Place   Place
 	Gone    bool     // the place was removed
 	Held    bool     // the place, which was followed while it waited, is held: see [Lease.Follow]
-	Wanted  bool     // going: nothing is told of a place that is held
 	Refused error    // the store refuses to follow the place: an ErrRefused; see [Lease.Follow]
 	Request *Request // what somebody else asks for; nil with any of the others
 }

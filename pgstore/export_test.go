@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Patient has the waiters of a new store rely on notifications and the ends of leases: their slow poll would hide that something is not told.
+// Patient has the waiters of a new store rely on notifications and the ends of leases: their slow
+// poll would hide that something is not told.
 func Patient(s *Store) *Store {
 	s.listener.mu.Lock()
 	defer s.listener.mu.Unlock()

@@ -22,7 +22,8 @@ func server(t *testing.T) *pgtest.Server {
 	return pgtest.Shared(t, "calm").Fresh()
 }
 
-// harmed is a database of its own on the server of the tests that stop it or set it up otherwise, one after the other.
+// harmed is a database of its own on the server of the tests that stop it or set it up otherwise,
+// one after the other.
 func harmed(t *testing.T) *pgtest.Server {
 	t.Helper()
 	return pgtest.Exclusive(t, "harmed", "wal_writer_delay=10s", "autovacuum=off").Fresh()

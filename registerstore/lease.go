@@ -2,7 +2,6 @@ package registerstore
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -33,31 +32,6 @@ var (
 
 // namesKept is how many names a lease's register tells.
 const namesKept = 64
-
-// Grant implements [driver.Store].
-func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
-	if ttl <= 0 || ttl > s.opts.MaxTTL {
-		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.opts.MaxTTL, driver.ErrRefused)
-	}
-	l := &lease{
-		ownClaims: newOwnClaims(s, newID()), owner: owner, ttl: max(ttl, s.opts.MinTTL),
-		renewing: make(chan struct{}, 1), reading: make(chan struct{}, 1),
-	}
-	s.sweeps.Do(s.sweepNowAndThen)
-	version, ok, err := s.reg.Put(ctx, s.leaseKey(l.id), l.beat(0), "")
-	if err == nil && !ok { // by a repetition of the request, for nobody else has this ID
-		var st leaseState
-		if st, err = s.leaseNow(ctx, l.id); err == nil && st.over() {
-			err = fmt.Errorf("a lease that was just made is not there")
-		}
-		version = st.version
-	}
-	if err != nil {
-		return nil, s.wrap("make a lease", err)
-	}
-	l.version = version
-	return l, nil
-}
 
 // ID implements [driver.Lease].
 func (l *lease) ID() string { return l.id }

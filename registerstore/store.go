@@ -131,6 +131,31 @@ func (s *Store) spawnOr(f func()) {
 	}
 }
 
+// Grant implements [driver.Store].
+func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	if ttl <= 0 || ttl > s.opts.MaxTTL {
+		return nil, fmt.Errorf("ttl %v is not between 0 and %v: %w", ttl, s.opts.MaxTTL, driver.ErrRefused)
+	}
+	l := &lease{
+		ownClaims: newOwnClaims(s, newID()), owner: owner, ttl: max(ttl, s.opts.MinTTL),
+		renewing: make(chan struct{}, 1), reading: make(chan struct{}, 1),
+	}
+	s.sweeps.Do(s.sweepNowAndThen)
+	version, ok, err := s.reg.Put(ctx, s.leaseKey(l.id), l.beat(0), "")
+	if err == nil && !ok { // by a repetition of the request, for nobody else has this ID
+		var st leaseState
+		if st, err = s.leaseNow(ctx, l.id); err == nil && st.over() {
+			err = fmt.Errorf("a lease that was just made is not there")
+		}
+		version = st.version
+	}
+	if err != nil {
+		return nil, s.wrap("make a lease", err)
+	}
+	l.version = version
+	return l, nil
+}
+
 // Line implements [driver.Store]. It looks at the leases too: what is over is removed first.
 func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 	alive := map[string]bool{}

@@ -268,8 +268,8 @@ func (l *lease) removeClaims(all ...*claim) {
 	}
 }
 
-// removeBatch deletes the nodes of claims in one step, with the records they leave, and repeats that
-// until it is done or the session is over.
+// removeBatch deletes the nodes of claims in one step, with the records they leave, and repeats
+// that until it is done or the session is over.
 func (l *lease) removeBatch(batch []*claim) {
 	for try := 1; len(batch) > 0; try++ {
 		var ops []op

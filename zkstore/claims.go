@@ -8,8 +8,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// claim is a claim of a lease, from the call that makes it until it is gone: it has no node, and none
-// can come any more.
+// claim is a claim of a lease, from the call that makes it until it is gone: it has no node, and
+// none can come any more.
 type claim struct {
 	want    driver.Claim
 	dir     string        // the line's node
@@ -125,8 +125,8 @@ func (cs *claims) standing() (all []*claim) {
 	return all
 }
 
-// giveUpPlaceLocked gives a place up and returns its claim, for the caller to remove; nil if there is
-// none. The caller holds mu.
+// giveUpPlaceLocked gives a place up and returns its claim, for the caller to remove; nil if there
+// is none. The caller holds mu.
 func (cs *claims) giveUpPlaceLocked(p driver.Place) *claim {
 	c := cs.bySeat[storeutil.SeatAt(p)]
 	if c == nil || c.want.ID != p.ID {
@@ -188,8 +188,8 @@ func (cs *claims) freeSeatLocked(c *claim) {
 	}
 }
 
-// toRemove returns those of all that the caller is to remove. Those without a node are removed by who
-// enters them, or never enter.
+// toRemove returns those of all that the caller is to remove. Those without a node are removed by
+// who enters them, or never enter.
 func (cs *claims) toRemove(all []*claim) (now []*claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -202,8 +202,8 @@ func (cs *claims) toRemove(all []*claim) (now []*claim) {
 	return now
 }
 
-// stillWanted returns those that are to be entered: not those that stand already, nor those that were
-// given up meanwhile, which are gone now.
+// stillWanted returns those that are to be entered: not those that stand already, nor those that
+// were given up meanwhile, which are gone now.
 func (cs *claims) stillWanted(batch []*claim) (wanted []*claim) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -219,8 +219,8 @@ func (cs *claims) stillWanted(batch []*claim) (wanted []*claim) {
 	return wanted
 }
 
-// stands notes that a claim has its node, alone in its line if so. If it was given up meanwhile, the
-// caller removes it.
+// stands notes that a claim has its node, alone in its line if so. If it was given up meanwhile,
+// the caller removes it.
 func (cs *claims) stands(c *claim, path string, token uint64, alone bool) (givenUp bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

@@ -67,7 +67,8 @@ func stopAtEnd(t *testing.T, s driver.Store) driver.Store {
 // ensemble, and returns how long after the waiter held plain reads by way of that member still
 // showed the holder's node. No renewal may have promised the lease until then. Heal is called once
 // the waiter holds; late tells it what is returned in the end.
-func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func(late func() time.Duration)) time.Duration {
+func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func(late func() time.Duration),
+) time.Duration {
 	t.Helper()
 	var others []string
 	for i, addr := range e.Addrs() {

@@ -84,8 +84,8 @@ func (e *entry) run() {
 	}
 }
 
-// step returns what makes the nodes of claims, if the lease's life node has that version. In the end
-// it writes to the nodes of their lines: the answer tells the czxid of the claims, which is the
+// step returns what makes the nodes of claims, if the lease's life node has that version. In the
+// end it writes to the nodes of their lines: the answer tells the czxid of the claims, which is the
 // same, and how many stand in each line. Who is alone holds. It would take two reads otherwise.
 func (e *entry) step(version int32) []op {
 	l := e.l

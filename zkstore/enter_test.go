@@ -48,7 +48,8 @@ func stand(t *testing.T, s driver.Store) int {
 
 // lostTwice has the answer to a create lost, and the connection once more while it is looked for
 // what became of it: in the request before which lostAt says so.
-func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request string) bool) (*faultProxy, driver.Lease, driver.Store) {
+func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request string) bool,
+) (*faultProxy, driver.Lease, driver.Store) {
 	t.Helper()
 	srv := shared(t)
 	p := newFaultProxy(t, srv.Addr())
@@ -56,7 +57,8 @@ func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request stri
 	near := stopAtEnd(t, openAt(t, srv.Addr()))
 	l := grantAt(t, far, "a", 20*time.Second)
 	keep(t, l)
-	if err := l.Release(within(t, 10*time.Second), enterAt(t, l, t.Name(), "zero")); err != nil { // so that the line's node is there
+	zero := enterAt(t, l, t.Name(), "zero") // so that the line's node is there
+	if err := l.Release(within(t, 10*time.Second), zero); err != nil {
 		t.Fatal(err)
 	}
 	create, look := once(enters, loseAnswer), once(lostAt, answer)
@@ -90,7 +92,8 @@ func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	p, far, near, _ := behind(t)
 	l := grantAt(t, far, "a", 8*time.Second)
 	keep(t, l)
-	if err := l.Release(within(t, 10*time.Second), enterAt(t, l, t.Name(), "zero")); err != nil { // so that the line's node is there
+	zero := enterAt(t, l, t.Name(), "zero") // so that the line's node is there
+	if err := l.Release(within(t, 10*time.Second), zero); err != nil {
 		t.Fatal(err)
 	}
 	p.Hold(proxy.Down)
@@ -172,7 +175,10 @@ func TestALossWhileALostAnswerIsLookedForEntersNoSecondNode(t *testing.T) {
 		what   string
 		lostAt func(int32, string) bool
 		fate   fate
-	}{{"no loss but the first", func(int32, string) bool { return false }, pass}, {"look", looksAtLife, drop}, {"raise", raisesLife, loseAnswer}, {"children", looksAtLine, drop}} {
+	}{
+		{"no loss but the first", func(int32, string) bool { return false }, pass},
+		{"look", looksAtLife, drop}, {"raise", raisesLife, loseAnswer}, {"children", looksAtLine, drop},
+	} {
 		t.Run(c.what, func(t *testing.T) {
 			_, l, near := lostTwice(t, c.fate, c.lostAt)
 			places, err := l.Claim(within(t, 30*time.Second), driver.Claim{Name: t.Name(), ID: "one"})
@@ -216,7 +222,8 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 	near, far := openAt(t, srv.Addr()), openAt(t, p.addr())
 	stopAtEnd(t, near)
 	stopAtEnd(t, far)
-	leases := []driver.Lease{grantAt(t, near, "a", 20*time.Second), grantAt(t, near, "b", 20*time.Second), grantAt(t, far, "c", 20*time.Second)}
+	const ttl = 20 * time.Second
+	leases := []driver.Lease{grantAt(t, near, "a", ttl), grantAt(t, near, "b", ttl), grantAt(t, far, "c", ttl)}
 	var places []driver.Place
 	for i, l := range leases {
 		keep(t, l)
@@ -232,8 +239,8 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 			if opcode == opGetChildren2 || opcode == opGetData {
 				return swallow
 			}
-		case opcode == opSetWatches && strings.Contains(request, leases[0].ID()): // those in front, and itself with them or before
-			close(watches)
+		case opcode == opSetWatches && strings.Contains(request, leases[0].ID()):
+			close(watches) // on those in front, and on its own node with them or before
 		}
 		return pass
 	})

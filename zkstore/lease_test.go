@@ -104,7 +104,8 @@ func TestARefusedNameIsToldAndTheOthersAreFollowed(t *testing.T) {
 		mine = append(mine, enterAt(t, holder, name, "one"))
 	}
 	waits := []driver.Place{enterAt(t, waiter, names[0], "two"), enterAt(t, waiter, names[1], "two")}
-	if _, err := plain(t, srv.Addr()).SetACL("/primacy/"+names[0], zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
+	unreadable := zk.WorldACL(zk.PermAll &^ zk.PermRead)
+	if _, err := plain(t, srv.Addr()).SetACL("/primacy/"+names[0], unreadable, -1); err != nil {
 		t.Fatal(err)
 	}
 	p.Cut() // by a new connection it looks at the lines itself
@@ -123,7 +124,8 @@ func TestARefusedNameIsToldAndTheOthersAreFollowed(t *testing.T) {
 		}
 		return news[0]
 	}
-	if n := told(); n.Place.Name != names[0] || n.Place.ID != "two" || !errors.Is(n.Refused, driver.ErrRefused) || n.Held || n.Gone {
+	if n := told(); n.Place.Name != names[0] || n.Place.ID != "two" || n.Held || n.Gone ||
+		!errors.Is(n.Refused, driver.ErrRefused) {
 		t.Errorf("news = %+v, want the first place refused", n)
 	}
 	if err := holder.Release(within(t, 10*time.Second), mine...); err != nil {

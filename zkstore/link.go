@@ -201,8 +201,8 @@ func (l *link) end(why error, closing bool) {
 // maxRequest is ZooKeeper's own limit.
 const maxRequest = 1 << 20
 
-// request does a request and returns the body of its answer. One that is given up may still be done,
-// as the port allows. What makes claims is never given up (see [entry]).
+// request does a request and returns the body of its answer. One that is given up may still be
+// done, as the port allows. What makes claims is never given up (see [entry]).
 func (l *link) request(ctx context.Context, o op) ([]byte, error) {
 	c, err := l.ready(ctx)
 	if err != nil {

@@ -100,13 +100,14 @@ func parse(dir, child string) (n node, ok bool) {
 	return node{path: dir + "/" + child, lease: part[0], hash: part[1], slots: slots, seat: part[3], seq: seq}, true
 }
 
-// wrapped says whether sequence numbers do not tell the order: ZooKeeper's counter has 32 bits. After
-// 2³¹ children of a node it stays at its end or turns negative.
+// wrapped says whether sequence numbers do not tell the order: ZooKeeper's counter has 32 bits.
+// After 2³¹ children of a node it stays at its end or turns negative.
 func wrapped(nodes []node) bool {
 	return slices.ContainsFunc(nodes, func(n node) bool { return n.seq < 0 || n.seq >= math.MaxInt32 })
 }
 
-// inOrder sorts nodes as they stand in the line. Where they have wrapped, their czxid must be known.
+// inOrder sorts nodes as they stand in the line. Where they have wrapped, their czxid must be
+// known.
 func inOrder(nodes []node) {
 	byZxid := wrapped(nodes)
 	slices.SortFunc(nodes, func(a, b node) int {

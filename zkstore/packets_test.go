@@ -23,7 +23,8 @@ func TestAnswersAreReadOrRefused(t *testing.T) {
 	if got, err := readLooked(opGetData, value); err != nil || string(got.data) != "value" || got.stat != want {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := readLooked(opGetData, append([]byte{255, 255, 255, 255}, bytes...)); err != nil || len(got.data) != 0 || got.stat != want {
+	none := append(appendInt(nil, -1), bytes...)
+	if got, err := readLooked(opGetData, none); err != nil || len(got.data) != 0 || got.stat != want {
 		t.Errorf("without a value: %+v, %v", got, err)
 	}
 	for code, whole := range map[opcode][]byte{opChildren: b, opGetData: value, opExists: bytes} {

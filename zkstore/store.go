@@ -23,8 +23,8 @@
 //	store.go, ask.go, line.go, journal.go, examine.go   the Store
 //	lease.go, renew.go, news.go, transfer.go            the Lease
 //	claim.go, enter.go, turnwait.go, claims.go          its claims: to enter, to wait, to leave
-//	tree.go, watch.go, names.go                         nodes, watches, and what names of nodes tell
-//	link.go, servers.go                                 a session, over one connection after the other
+//	tree.go, watch.go, names.go                         nodes, their watches and their names
+//	link.go, servers.go                                 a session, over one connection at a time
 //	conn.go, packets.go                                 a connection, and ZooKeeper's protocol
 //
 // # Locks

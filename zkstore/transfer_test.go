@@ -17,7 +17,8 @@ func TestATransferPassesMoreThanOneRequestHolds(t *testing.T) {
 	srv := shared(t)
 	s := stopAtEnd(t, openAt(t, srv.Addr()))
 	name := strings.Repeat("n", 9000)
-	holder, crowd, last := grantAt(t, s, "holder", 20*time.Second), grantAt(t, s, "crowd", 20*time.Second), grantAt(t, s, "successor", 20*time.Second)
+	const ttl = 20 * time.Second
+	holder, crowd, last := grantAt(t, s, "holder", ttl), grantAt(t, s, "crowd", ttl), grantAt(t, s, "successor", ttl)
 	for _, l := range []driver.Lease{holder, crowd, last} {
 		keep(t, l)
 	}

@@ -49,8 +49,8 @@ func (t tree) lookAll(ctx context.Context, k kind, paths []string) ([]looked, er
 	return found, err
 }
 
-// watch does as look, and returns a watch that fires on the first change after it. A watch on a node
-// that is not there has fired, but for ofComing.
+// watch does as look, and returns a watch that fires on the first change after it. A watch on a
+// node that is not there has fired, but for ofComing.
 func (t tree) watch(ctx context.Context, k kind, path string) (looked, *watch, error) {
 	if _, err := t.ready(ctx); err != nil {
 		return looked{}, nil, err
@@ -63,8 +63,8 @@ func (t tree) watch(ctx context.Context, k kind, path string) (looked, *watch, e
 	return got, w, err
 }
 
-// arm watches nodes in one request, and returns the watches in the same order. A watch on a node that
-// is not there has fired.
+// arm watches nodes in one request, and returns the watches in the same order. A watch on a node
+// that is not there has fired.
 func (t tree) arm(ctx context.Context, paths ...string) ([]*watch, error) {
 	if _, err := t.ready(ctx); err != nil {
 		return nil, err

@@ -117,12 +117,14 @@ func serve(t *testing.T, line []string) (l *link, watched <-chan string) {
 // A server may lag behind what the last one told: who had gone by that stands there yet, and goes
 // once more.
 func TestWhoStandsAgainOnAnotherServerIsWatchedAgain(t *testing.T) {
-	first, mine := nodeName("0000000000000001", driver.Claim{ID: "one"})+"0000000001", nodeName("0000000000000002", driver.Claim{ID: "two"})+"0000000002"
+	first := nodeName("0000000000000001", driver.Claim{ID: "one"}) + "0000000001"
+	mine := nodeName("0000000000000002", driver.Claim{ID: "two"}) + "0000000002"
 	k, watched := serve(t, []string{first, mine})
 	go k.present.serve()
 	k.store.root = "/r"
 	k.gen = 4
-	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine, own: ownWatch{w: &watch{}, gen: 4}, gone: make(chan struct{})}
+	c := &claim{want: driver.Claim{Name: "n", ID: "two"}, dir: "/r/n", path: "/r/n/" + mine,
+		own: ownWatch{w: &watch{}, gen: 4}, gone: make(chan struct{})}
 	v := newTurnWait(newLease(tree{k}, ""), c)
 	v.watched["/r/n/"+first] = func() {}
 	v.notify("/r/n/"+first, true, 3)

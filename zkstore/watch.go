@@ -92,9 +92,9 @@ type watches struct {
 	all map[string]*watch // by kind and path
 }
 
-// place returns the watch of that kind and path. If armed is false, it is a new one: the caller asks
-// the server for it, and tells settle what came of that. It is in place before, for the event may
-// come before the answer.
+// place returns the watch of that kind and path. If armed is false, it is a new one: the caller
+// asks the server for it, and tells settle what came of that. It is in place before, for the event
+// may come before the answer.
 func (ws *watches) place(k kind, path string) (w *watch, armed bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

@@ -99,7 +99,7 @@ func (w *Wire) Txn(ctx context.Context, what string, req *pb.TxnRequest) (*pb.Tx
 
 // ask makes one request, as Call does, by a method of one of etcd's clients.
 func ask[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Context, w *Wire,
-	client func(grpc.ClientConnInterface) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), req Q,
+	client func(*grpc.ClientConn) C, method func(C, context.Context, Q, ...grpc.CallOption) (R, error), req Q,
 ) (resp R, o Outcome) {
 	o = w.try(ctx, func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) (err error) {
 		if resp, err = method(client(conn), ctx, req, opts...); err != nil {
@@ -110,14 +110,18 @@ func ask[C, Q any, R interface{ GetHeader() *pb.ResponseHeader }](ctx context.Co
 	return resp, o
 }
 
+// The constructors take another type in client 3.6 than in 3.7.
+func kvOf(conn *grpc.ClientConn) pb.KVClient       { return pb.NewKVClient(conn) }
+func leaseOf(conn *grpc.ClientConn) pb.LeaseClient { return pb.NewLeaseClient(conn) }
+
 // Send runs one Txn without explaining its error.
 func (w *Wire) Send(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, Outcome) {
-	return ask(ctx, w, pb.NewKVClient, pb.KVClient.Txn, req)
+	return ask(ctx, w, kvOf, pb.KVClient.Txn, req)
 }
 
 // Get runs one linearizable read. What names it in an error.
 func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (*pb.RangeResponse, error) {
-	resp, o := ask(ctx, w, pb.NewKVClient, pb.KVClient.Range, req)
+	resp, o := ask(ctx, w, kvOf, pb.KVClient.Range, req)
 	return resp, w.Explain(ctx, what, o)
 }
 

@@ -40,7 +40,7 @@ func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader,
 // Grant grants a lease, under an ID that etcd chooses where id is 0. It is tried as Call does: an
 // attempt that is repeated may leave an empty lease behind, which expires.
 func (w *Wire) Grant(ctx context.Context, what string, id, seconds int64) (*pb.LeaseGrantResponse, error) {
-	resp, o := ask(ctx, w, pb.NewLeaseClient, pb.LeaseClient.LeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: seconds})
+	resp, o := ask(ctx, w, leaseOf, pb.LeaseClient.LeaseGrant, &pb.LeaseGrantRequest{ID: id, TTL: seconds})
 	return resp, w.Explain(ctx, what, o)
 }
 
@@ -61,7 +61,7 @@ func (w *Wire) GrantInTerm(ctx context.Context, what string, seconds int64) (*pb
 
 // Revoke ends a lease. One that is gone already is no error.
 func (w *Wire) Revoke(ctx context.Context, what string, id int64) error {
-	_, o := ask(ctx, w, pb.NewLeaseClient, pb.LeaseClient.LeaseRevoke, &pb.LeaseRevokeRequest{ID: id})
+	_, o := ask(ctx, w, leaseOf, pb.LeaseClient.LeaseRevoke, &pb.LeaseRevokeRequest{ID: id})
 	if err := w.Explain(ctx, what, o); !errors.Is(err, driver.ErrGone) {
 		return err
 	}
@@ -71,7 +71,7 @@ func (w *Wire) Revoke(ctx context.Context, what string, id int64) error {
 // TimeToLive asks etcd's leader, whose clock expires leases, how long one lives on, in whole
 // seconds, and for its ttl. [driver.ErrGone] if there is none.
 func (w *Wire) TimeToLive(ctx context.Context, what string, id int64) (left, ttl time.Duration, err error) {
-	resp, o := ask(ctx, w, pb.NewLeaseClient, pb.LeaseClient.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: id})
+	resp, o := ask(ctx, w, leaseOf, pb.LeaseClient.LeaseTimeToLive, &pb.LeaseTimeToLiveRequest{ID: id})
 	switch {
 	case o.Err != nil:
 		return 0, 0, w.Explain(ctx, what, o)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -157,6 +158,25 @@ func (s *Server) URLAt(addr string) string {
 
 // CertFile returns the certificate that a client trusts, of a server with TLS.
 func (s *Server) CertFile() string { return filepath.Join(s.dir, "cert.pem") }
+
+// Alone runs f when no other test uses the server, which is one of Shared.
+func (s *Server) Alone(f func()) {
+	s.users.RUnlock()
+	defer s.users.RLock()
+	s.users.Lock()
+	defer s.users.Unlock()
+	f()
+}
+
+var databases atomic.Int64
+
+// Fresh returns the server with an empty database of its own, in place of the common one.
+func (s *Server) Fresh() *Server {
+	s.tb.Helper()
+	name := fmt.Sprint("fresh", databases.Add(1))
+	s.Exec("CREATE DATABASE " + name)
+	return &Server{s.tb, name, s.process}
+}
 
 // Ready returns nil when the server lets us in, and an error when it does not within the limit or has exited.
 func (s *Server) Ready(limit time.Duration) error {

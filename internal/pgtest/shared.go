@@ -2,14 +2,13 @@ package pgtest
 
 import (
 	"flag"
-	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
 
-// Main runs the tests of a package, for its TestMain, and ends the servers of Shared and Exclusive after them. More tests run beside each other than
-// there are processors: nearly all the time they wait.
+// Main runs the tests of a package, for its TestMain, and ends the servers of Shared and Exclusive
+// after them. More tests run beside each other than there are processors: most of the time they
+// wait.
 func Main(m *testing.M) int {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "16")
@@ -26,8 +25,9 @@ type servers struct {
 	ends []func()
 }
 
-// Shared returns the server of that name for a test that does not harm it, beside others that do not. The first call starts it, with its settings.
-// A test calls it once: its subtests use the same server.
+// Shared returns the server of that name for a test that does not harm it, beside others that do
+// not. The first call starts it, with its settings. A test calls it once: its subtests use the same
+// server.
 func Shared(tb testing.TB, name string, settings ...string) *Server {
 	tb.Helper()
 	p := shared.find(tb, name, settings)
@@ -36,22 +36,14 @@ func Shared(tb testing.TB, name string, settings ...string) *Server {
 	return p.usedBy(tb)
 }
 
-// Exclusive returns the server of that name for a test that stops it, or sets it up otherwise: no other test uses it meanwhile.
+// Exclusive returns the server of that name for a test that stops it, or sets it up otherwise: no
+// other test uses it meanwhile.
 func Exclusive(tb testing.TB, name string, settings ...string) *Server {
 	tb.Helper()
 	p := shared.find(tb, name, settings)
 	p.users.Lock()
 	tb.Cleanup(p.users.Unlock)
 	return p.usedBy(tb)
-}
-
-// Alone runs f when no other test uses the server, which is one of Shared.
-func (s *Server) Alone(f func()) {
-	s.users.RUnlock()
-	defer s.users.RLock()
-	s.users.Lock()
-	defer s.users.Unlock()
-	f()
 }
 
 func (s *servers) find(tb testing.TB, name string, settings []string) *process {
@@ -62,7 +54,8 @@ func (s *servers) find(tb testing.TB, name string, settings []string) *process {
 		if s.all == nil {
 			s.all = map[string]*process{}
 		}
-		s.all[name] = Start(&starter{tb, s}, Options{Settings: append([]string{"max_connections=900"}, settings...)}).process
+		o := Options{Settings: append([]string{"max_connections=900"}, settings...)}
+		s.all[name] = Start(&starter{tb, s}, o).process
 	}
 	return s.all[name]
 }
@@ -90,13 +83,3 @@ func (s *starter) Cleanup(f func()) { s.s.ends = append(s.s.ends, f) }
 
 // Failed is asked when the server ends: the test has ended long before.
 func (s *starter) Failed() bool { return false }
-
-var databases atomic.Int64
-
-// Fresh returns the server with an empty database of its own, in place of the one that all tests use.
-func (s *Server) Fresh() *Server {
-	s.tb.Helper()
-	name := fmt.Sprint("fresh", databases.Add(1))
-	s.Exec("CREATE DATABASE " + name)
-	return &Server{s.tb, name, s.process}
-}

@@ -51,8 +51,8 @@ type stderrCopy struct {
 
 // stderrLimit is how long the guardian keeps the command's standard error open after the last
 // action has begun, if it is a pipe or a socket. Nothing need close it earlier. While the
-// supervisor lives, frozen or not, it has the pipe open itself, so a reader waits for it anyway. The
-// last action begins as soon as the supervisor is dead and nothing of the command is left.
+// supervisor lives, frozen or not, it has the pipe open itself, so a reader waits for it anyway.
+// The last action begins as soon as the supervisor is dead and nothing of the command is left.
 const stderrLimit = time.Second
 
 func newStderrCopy(fd int) *stderrCopy {
