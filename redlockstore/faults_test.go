@@ -142,7 +142,8 @@ func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 			t.Errorf("Renew = %q, want it to name %s", err, dead.Addr())
 		}
 	}
-	if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "free", ID: "1", Try: true}); err == nil || errors.Is(err, driver.ErrTaken) {
+	if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "free", ID: "1", Try: true}); err == nil ||
+		errors.Is(err, driver.ErrTaken) {
 		t.Errorf("Claim without a majority = %v, want an unknown outcome", err)
 	}
 	if _, err := s.Grant(limited(t, 30*time.Second), "c", ttl); err == nil {
@@ -154,7 +155,10 @@ func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 	}
 	servers[0].Cont()
 	servers[1].Restart()
-	if err := retry(limited(t, 30*time.Second), func() error { return b.Renew(limited(t, 30*time.Second)) }); err != nil {
+	if err := retry(limited(t, 30*time.Second), func() error {
+		return b.Renew(limited(t,
+			30*time.Second))
+	}); err != nil {
 		t.Errorf("Renew when the majority is back: %v", err)
 	}
 	if p := claim(t, b, "x"); !p.Held {
@@ -230,7 +234,8 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 		s.Restart()
 	}
 	err := retry(limited(t, 30*time.Second), func() error {
-		if err := a.Renew(limited(t, 30*time.Second)); err != nil && strings.Contains(err.Error(), "lost its majority") {
+		if err := a.Renew(limited(t, 30*time.Second)); err != nil && strings.Contains(err.Error(),
+			"lost its majority") {
 			return nil
 		}
 		return errors.New("no")
@@ -288,7 +293,8 @@ func TestOpen(t *testing.T) {
 		s.Kill()
 	}
 	begun := time.Now()
-	if _, err := redlockstore.Open(long(), c); err == nil || !strings.Contains(err.Error(), "refused") || time.Since(begun) > 20*time.Second {
+	if _, err := redlockstore.Open(long(), c); err == nil || !strings.Contains(err.Error(), "refused") ||
+		time.Since(begun) > 20*time.Second {
 		t.Errorf("Open of dead servers = %v after %v, want that they refuse connections, at once", err, time.Since(begun))
 	}
 }
@@ -300,7 +306,8 @@ func TestOpenWaits(t *testing.T) {
 	servers[0].Stop()
 	open(t, c)
 	servers[1].Stop()
-	if _, err := redlockstore.Open(limited(t, 3*time.Second), c); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 of 3") {
+	if _, err := redlockstore.Open(limited(t, 3*time.Second), c); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "1 of 3") {
 		t.Errorf("Open without a majority = %v, want the context's end and how many answered", err)
 	}
 	go func() {
