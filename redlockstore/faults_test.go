@@ -156,8 +156,7 @@ func TestWithoutAMajorityNobodyIsGranted(t *testing.T) {
 	servers[0].Cont()
 	servers[1].Restart()
 	if err := retry(limited(t, 30*time.Second), func() error {
-		return b.Renew(limited(t,
-			30*time.Second))
+		return b.Renew(limited(t, 30*time.Second))
 	}); err != nil {
 		t.Errorf("Renew when the majority is back: %v", err)
 	}
@@ -234,8 +233,8 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 		s.Restart()
 	}
 	err := retry(limited(t, 30*time.Second), func() error {
-		if err := a.Renew(limited(t, 30*time.Second)); err != nil && strings.Contains(err.Error(),
-			"lost its majority") {
+		if err := a.Renew(limited(t, 30*time.Second)); err != nil &&
+			strings.Contains(err.Error(), "lost its majority") {
 			return nil
 		}
 		return errors.New("no")

@@ -30,8 +30,7 @@ func TestAFollowedClaimOutlivesAnOutage(t *testing.T) {
 		s.Cont()
 	}
 	if err := retry(limited(t, 30*time.Second), func() error {
-		return a.Release(limited(t, 30*time.Second),
-			p)
+		return a.Release(limited(t, 30*time.Second), p)
 	}); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
@@ -136,8 +135,8 @@ func TestARefusedNameIsToldAlone(t *testing.T) {
 		!errors.Is(news[0].Refused, driver.ErrRefused) {
 		t.Fatalf("News = %+v, %v, want that bad is refused", news, err)
 	}
-	if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "bad", ID: "again"}); !errors.Is(err,
-		driver.ErrRefused) {
+	_, err = b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "bad", ID: "again"})
+	if !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("Claim = %v, want it refused", err)
 	}
 	if err := a.Release(limited(t, 50*time.Millisecond), bad); err == nil {
