@@ -103,11 +103,11 @@ func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
 }
 
 func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
-	full_up := "full_up" + rand.Text()
-	srv.Exec(`CREATE ROLE "` + full_up + `" LOGIN CONNECTION LIMIT 6`)
+	fullUp := "full_up" + rand.Text()
+	srv.Exec(`CREATE ROLE "` + fullUp + `" LOGIN CONNECTION LIMIT 6`)
 	opened(t, pgstore.Config{DSN: srv.URL()})
-	srv.Exec(pgstore.Grants("", full_up))
-	url := strings.Replace(srv.URL(), pgtest.User+"@", full_up+"@", 1)
+	srv.Exec(pgstore.Grants("", fullUp))
+	url := strings.Replace(srv.URL(), pgtest.User+"@", fullUp+"@", 1)
 	s := opened(t, pgstore.Config{DSN: url + "&pool_max_conns=1"})
 	l := granted(t, s, time.Minute)
 	full := false
@@ -128,7 +128,7 @@ func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
 	}
 	// Even when the renewals' own connection is killed and no other is to be had: one of the pool's
 	// is borrowed.
-	srv.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '` + full_up + `' AND query LIKE '%renew%'`)
+	srv.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '` + fullUp + `' AND query LIKE '%renew%'`)
 	c, err := pgx.Connect(soon(t), url)
 	if err == nil {
 		defer c.Close(context.Background())

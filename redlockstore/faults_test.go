@@ -14,8 +14,6 @@ import (
 	"github.com/primacy-go/primacy/redlockstore"
 )
 
-const ttl = 2 * time.Second
-
 func grant(t *testing.T, s driver.Store, who string, ttl time.Duration) driver.Lease {
 	t.Helper()
 	l, err := s.Grant(limited(t, 30*time.Second), who, ttl)

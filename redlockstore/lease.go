@@ -213,7 +213,7 @@ func (l *lease) repair(held []*claim, count *count, answers <-chan values) {
 				again = append(again, held[i].cur)
 			}
 			if len(again) > 0 {
-				l.enterAt(l.s.servers[at], again)
+				_, _ = l.enterAt(l.s.servers[at], again) // if not now, after the next renewal
 			}
 		}
 	})

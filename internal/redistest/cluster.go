@@ -67,7 +67,7 @@ func Owner(all []*Server) (owner *Server) {
 			if s.Exited() {
 				continue
 			}
-			if _, err := s.try("EXISTS", "{primacy}:server"); err == nil {
+			if err := s.try("EXISTS", "{primacy}:server"); err == nil {
 				owner = s
 				return true
 			}

@@ -231,13 +231,13 @@ func (s *Server) Do(args ...any) any {
 	return got
 }
 
-// try is Do with an error, and a short limit.
-func (s *Server) try(args ...any) (any, error) {
+// try is Do with an error in place of an answer, and a short limit.
+func (s *Server) try(args ...any) error {
 	c := s.client()
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	return c.Do(ctx, args...).Result()
+	return c.Do(ctx, args...).Err()
 }
 
 // start runs the process.
@@ -272,7 +272,7 @@ func (s *Server) Ready(limit time.Duration) error {
 	exited := s.Done()
 	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		if s.listens() {
-			if _, err := s.try("PING"); err == nil {
+			if err := s.try("PING"); err == nil {
 				return nil
 			}
 		}
