@@ -120,6 +120,9 @@ func (l *lease) places(ctx context.Context, all []*claim) ([]driver.Place, error
 		}
 		return nil
 	})
+	if errors.Is(err, driver.ErrRefused) { // we may not read the line; after this answer nothing may stand
+		return nil, l.withdraw(ctx, all, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -297,6 +300,9 @@ func (l *lease) removeBatch(batch []*claim) {
 			return
 		case at >= 0 && at < len(batch) && errors.Is(err, errNoNode): // removed by hand, or by an earlier try
 			l.claims.noteGone(batch[at])
+			batch = append(batch[:at:at], batch[at+1:]...)
+		case at >= 0 && at < len(batch) && len(batch) > 1 && errors.Is(err, driver.ErrRefused): // it holds up no other
+			go l.removeBatch(batch[at : at+1 : at+1])
 			batch = append(batch[:at:at], batch[at+1:]...)
 		case at >= len(batch):
 			if c := with[at-len(batch)]; !c.record.learn(context.Background(), l.tree, err) {

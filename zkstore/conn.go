@@ -110,9 +110,9 @@ func (c *conn) begin(o op) (frame []byte, answer <-chan reply) {
 	return o.frame(number), result
 }
 
-// requestNumber returns the number of a session's nth request. Negative ones have a meaning of
+// requestNumber returns the number of a session's nth request. Negative ones and 0 have a meaning of
 // their own.
-func requestNumber(n uint32) int32 { return int32(n & (1<<31 - 1)) }
+func requestNumber(n uint32) int32 { return int32(1 + n%(1<<31-1)) }
 
 // send sends a frame. It blocks while the network takes nothing. Where it fails, the connection is
 // lost.

@@ -43,15 +43,16 @@ type entry struct {
 	batch   []*claim
 	old     *claim // the one to be removed; nil: none
 	oldGone bool   // it has no node any more
+	unknown bool   // what became of the last step
+	done    bool   // it was done: a claim without a node was removed since
 }
 
 // run decides for each claim whether it stands: it goes on until it knows, or the session is over.
 func (e *entry) run() {
 	l := e.l
-	unknown := false // what became of the last step
 	for try := 1; ; try++ {
 		version := l.life.version.Load()
-		if !unknown {
+		if !e.unknown {
 			e.batch = l.claims.stillWanted(e.batch)
 		}
 		var err error
@@ -59,9 +60,9 @@ func (e *entry) run() {
 		case len(e.batch) == 0:
 			e.releaseOld()
 			return
-		case unknown: // another step now would stand beside this one
+		case e.unknown: // another step now would stand beside this one
 			err = e.resolve()
-			unknown = err != nil
+			e.unknown = err != nil
 		default:
 			var answers []result
 			answers, err = l.multi(context.Background(), e.step(version)...)
@@ -70,7 +71,7 @@ func (e *entry) run() {
 				return
 			}
 			if !l.over() && !errors.Is(err, driver.ErrRefused) {
-				unknown, err = e.recover(answers, err)
+				e.unknown, err = e.recover(answers, err)
 				break
 			}
 			l.claims.decline(e.batch, cmp.Or(l.reason(), err))
@@ -148,29 +149,39 @@ func (e *entry) recover(answers []result, err error) (unknown bool, _ error) {
 }
 
 // resolve finds out what became of a step whose answer is not known. When it returns nil, the step
-// was done or never will be.
+// was done or never will be. A name that may not be read holds up no other: an entry of its own
+// goes on asking for it.
 func (e *entry) resolve() error {
 	l := e.l
 	if err := l.life.raise(); err != nil {
 		return err
 	}
-	stand := make([]node, len(e.batch))
-	for i, c := range e.batch {
-		var err error
-		if stand[i], err = e.nodeOf(c); err != nil {
+	stand := map[*claim]node{}
+	var read, refused []*claim
+	for _, c := range e.batch {
+		n, err := e.nodeOf(c)
+		switch {
+		case errors.Is(err, driver.ErrRefused) && len(e.batch) > 1:
+			refused = append(refused, c)
+			continue
+		case err != nil:
 			return err
+		case n.path != "":
+			stand[c] = n
 		}
+		read = append(read, c)
 	}
-	done := false
-	for i, c := range e.batch {
-		if stand[i].path != "" {
-			e.stands(c, stand[i].path, uint64(stand[i].czxid), false)
-			done = true
-		}
+	for c, n := range stand {
+		e.stands(c, n.path, uint64(n.czxid), false)
+		e.done = true
 	}
-	if done { // as a whole: who is missing was removed since
-		l.claims.decline(e.batch, driver.ErrGone)
+	if e.done { // as a whole
+		l.claims.decline(read, driver.ErrGone)
 		e.removedOld()
+	}
+	e.batch = read
+	for _, c := range refused {
+		go (&entry{l: l, batch: []*claim{c}, unknown: true, done: e.done}).run()
 	}
 	return nil
 }

@@ -53,23 +53,40 @@ func (l *link) run() {
 			l.rotation.failed(addr, err)
 			continue
 		}
+		began := now()
 		c.serve()
 		l.mu.Lock()
 		l.present, l.up = nil, make(chan struct{})
 		l.mu.Unlock()
+		if now()-began < tooShort {
+			l.pause(1)
+		}
 	}
 }
+
+// tooShort is for how long a connection must have lasted for the next one to come without a pause.
+// Otherwise a server that gives the session and then drops us is asked thousands of times a second.
+const tooShort = 50 * time.Millisecond
 
 // dial connects to a server, which takes 2 s at most.
 func (l *link) dial(addr string) (*conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakes)
 	defer cancel()
+	go func() { // the end of the link ends the handshake too
+		select {
+		case <-l.dead:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	c, err := l.store.servers.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	end, _ := ctx.Deadline()
 	_ = c.SetDeadline(end)
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop() // before cancel
 	joined, err := l.join(c)
 	if err != nil {
 		c.Close()

@@ -1,0 +1,121 @@
+package zkstore
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// fake is a server that gives every connection the session 7, and then does handle.
+func fake(t *testing.T, timeout time.Duration, handle func(c net.Conn)) (addr string, joins *atomic.Int64) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	joins = new(atomic.Int64)
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				if _, err := readFrame(c, 1024); err != nil {
+					return
+				}
+				b := appendLong(appendInt(appendInt(nil, 0), int32(timeout.Milliseconds())), 7)
+				b = appendText(b, make([]byte, 16))
+				c.Write(append(appendInt(nil, int32(len(b))), b...))
+				joins.Add(1)
+				handle(c)
+			}()
+		}
+	}()
+	return ln.Addr().String(), joins
+}
+
+func fakeStore(addr string) *Store {
+	s, err := build(Config{Servers: []string{addr}})
+	if err != nil {
+		panic(err)
+	}
+	s.longest = time.Hour
+	return s
+}
+
+// A server that gives the session and drops the connection at once.
+func TestAServerThatDropsAtOnceIsNotAskedAllTheTime(t *testing.T) {
+	addr, joins := fake(t, 3*time.Second, func(c net.Conn) {})
+	s := fakeStore(addr)
+	s.mu.Lock()
+	_, _ = s.dialLocked(3 * time.Second)
+	s.mu.Unlock()
+	time.Sleep(time.Second)
+	n := joins.Load()
+	begun := time.Now()
+	s.Close()
+	t.Logf("%d connections in a second; Close took %v", n, time.Since(begun))
+	if n > 100 {
+		t.Errorf("%d connections in a second", n)
+	}
+}
+
+// A server that takes nothing: calls end with their contexts, the connection with its time.
+func TestAServerThatReadsNothing(t *testing.T) {
+	stop := make(chan struct{})
+	addr, joins := fake(t, 3*time.Second, func(c net.Conn) { <-stop })
+	s := fakeStore(addr)
+	s.mu.Lock()
+	l, _ := s.dialLocked(3 * time.Second)
+	s.mu.Unlock()
+	for range 40 {
+		go func() { l.request(context.Background(), setOp("/a", make([]byte, 1<<19), -1)) }()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	begun := time.Now()
+	_, err := l.request(ctx, setOp("/a", nil, -1))
+	t.Logf("a call with 300 ms: %v after %v", err, time.Since(begun))
+	if time.Since(begun) > time.Second {
+		t.Error("its context is not obeyed")
+	}
+	time.Sleep(3500 * time.Millisecond)
+	if n := joins.Load(); n < 2 {
+		t.Errorf("%d connections after more than a session", n)
+	}
+	begun = time.Now()
+	s.Close()
+	t.Logf("Close took %v, %d connections", time.Since(begun), joins.Load())
+	close(stop)
+}
+
+// A server that accepts and never answers: how long is Close?
+func TestCloseWhileAServerNeverAnswers(t *testing.T) {
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	defer ln.Close()
+	go func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go io.Copy(io.Discard, c)
+		}
+	}()
+	s := fakeStore(ln.Addr().String())
+	s.mu.Lock()
+	_, _ = s.dialLocked(3 * time.Second)
+	s.mu.Unlock()
+	time.Sleep(200 * time.Millisecond)
+	begun := time.Now()
+	s.Close()
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
