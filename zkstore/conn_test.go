@@ -110,7 +110,7 @@ func TestNoTwoRequestsOfASessionHaveOneNumber(t *testing.T) {
 		t.Errorf("%d answers are awaited", n)
 	}
 	for _, n := range []uint32{0, 1, 1<<30 - 1, 1 << 30, 1<<32 - 1} {
-		if number := requestNumber(n); number < 0 {
+		if number := requestNumber(n); number <= 0 {
 			t.Errorf("request %d has number %d", n, number)
 		}
 	}
