@@ -187,7 +187,7 @@ func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
 func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func(), x *exchange) (*Term, error) {
 	for {
 		if x != nil && !x.l.alive() {
-			x.release() // before another lease is asked for: who waits elsewhere need not wait for this one's end
+			x.release() // at once: who waits elsewhere need not wait for the end of this lease
 		}
 		l, err := s.live(ctx)
 		if err != nil {
