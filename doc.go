@@ -10,7 +10,8 @@
 //	term      the time of one leader: a context, a deadline, a fencing token
 //	token     a number larger than that of every earlier term of the name
 //	candidate the loop that stands, leads, and stands again
-//	lock      a name held for a while and given back: [Mutex], [RWMutex], [Semaphore]; what is held is a term
+//	lock      a name held for a while and given back: [Mutex], [RWMutex], [Semaphore]; what is
+//	          held is a term
 //
 // # A program
 //

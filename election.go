@@ -31,8 +31,7 @@ type CampaignOptions struct {
 	// long, it asks for a hand-over, and asks again each time Steady has passed. The leader
 	// decides: its work stops, and then the name goes to this candidate, before those who came
 	// earlier. A leader of the same or a larger priority goes on, and so does one that entered by
-	// another program. Not negative; the default, 0, is that of [Election.Campaign] too: it never
-	// asks.
+	// another program. It is not negative. With 0, the default, the candidate never asks.
 	//
 	// A priority is the candidate's own and is kept nowhere, so it does not change who follows a
 	// leader that crashes: the oldest in the line does, and hands over later. A leader with a

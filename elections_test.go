@@ -403,7 +403,8 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 	})
 }
 
-// A term that somebody else resigns before it was yielded is not, and its name is stood for again; Close counts it once.
+// A term that somebody else resigns before it was yielded is not, and its name is stood for again;
+// Close counts it once.
 func TestATermThatIsResignedUntoldIsCountedOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})

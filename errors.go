@@ -108,7 +108,9 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// isFinal says whether asking again would get the same answer.
+// isFinal says whether a call is given up with err: to repeat it would get the same answer. Not
+// ErrGone and ErrNoSuccessor, which are final answers too (driver.IsFinal): after them the caller
+// goes on in another way, with a new claim or a release.
 func isFinal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
 }

@@ -69,6 +69,16 @@ func (l *lease) cause() core.Cause {
 	return l.ending
 }
 
+// overBy is why the lease is ending, or past its deadline; None while it is neither. A process that
+// was frozen may get the news that the store removed its claims before beat reads the clock: then
+// the lease expired, and nobody deposed its claims.
+func (l *lease) overBy() core.Cause {
+	if cause := l.cause(); cause != core.None || l.s.clock() < core.Time(l.deadline.Load()) {
+		return cause
+	}
+	return core.Expired
+}
+
 // beat renews the lease and ends it in time. It makes no call itself, so no store client holds it
 // up. It reads the clock at least once a second, since timers stand still in suspend.
 func (l *lease) beat() {
@@ -219,6 +229,9 @@ func (l *lease) deliver(n driver.News) {
 	}
 	switch {
 	case n.Gone:
+		if cause := l.overBy(); cause != core.None {
+			c.notify(n.Place.ID, core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause}, nil)
+		}
 		c.notify(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	case n.Held:
 		c.heldNow(n.Place)

@@ -317,3 +317,25 @@ func TestALeaseThatIsEndingTakesNoClaim(t *testing.T) {
 		}
 	})
 }
+
+// TestAClaimRemovedAfterTheDeadlineHasExpired: a process that was frozen beyond its deadline may
+// hear that its claim was removed before it reads the clock.
+func TestAClaimRemovedAfterTheDeadlineHasExpired(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		bubble(t, func(t *testing.T, b *world) {
+			term := b.lead(b.session("a", b.store, Options{}), "n")
+			l, want := term.c.l, ErrDeposed
+			if late { // beat sleeps, as a frozen process does
+				want = ErrExpired
+				defer l.deadline.Store(l.deadline.Swap(int64(l.s.clock())))
+			}
+			l.deliver(driver.News{Place: term.c.place, Gone: true})
+			if err := context.Cause(term.Context()); !errors.Is(err, want) {
+				t.Errorf("after the deadline %v: the term ended by %v, want %v", late, err, want)
+			}
+			if err := term.Check(); err == nil {
+				t.Errorf("after the deadline %v: Check says yes", late)
+			}
+		})
+	}
+}

@@ -15,9 +15,9 @@ import (
 // use and keeps nothing; two of one name are the same lock, which an [Election] of that name
 // excludes too.
 //
-// First come, first served. Goroutines of one process stand behind one claim and hand it on among
-// themselves, at most 64 times and for 200 ms after it was won; then it is the others' turn.
-// [MutexOptions] has other bounds.
+// First come, first served. Goroutines of one process share one claim. They hand it on among
+// themselves for at most 200 ms after it was won, and at most 64 times ([MutexOptions].Turns). Then
+// it is the turn of other processes.
 type Mutex struct {
 	s    *Session
 	name string
@@ -27,8 +27,8 @@ type Mutex struct {
 // MutexOptions say how a lock is handed on inside the process. The zero value works.
 type MutexOptions struct {
 	// Turns is how many holders of this process one claim serves while others may wait: 1 to
-	// 65,535, by default 64. Fewer let other processes in sooner, more cost fewer requests. Each
-	// caller's own number counts for its turn.
+	// 65,535, by default 64. Fewer turns let other processes in sooner. More turns cost fewer
+	// requests. Where callers of one lock differ in Turns, each turn obeys its own caller's.
 	Turns int
 }
 

@@ -348,16 +348,6 @@ func TestAnExchangeAfterTheSoftEnd(t *testing.T) {
 	})
 }
 
-// endedTerm has the lock once, and returns the term that is over.
-func endedTerm(t *testing.T, m *Mutex) *Term {
-	t.Helper()
-	term := must[*Term](t)(m.Lock(t.Context()))
-	if err := term.Resign(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return term
-}
-
 // counting is a store whose calls for claims are counted.
 type counting struct {
 	driver.Store

@@ -2,6 +2,7 @@ package concurrency
 
 import (
 	"context"
+	"errors"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
@@ -98,7 +99,7 @@ func (e *Election) Proclaim(ctx context.Context, val string) error {
 func (e *Election) proclaim(ctx context.Context, c *claim, val string) error {
 	h, err := e.session.lines.proclaim(ctx, c, val)
 	e.at.proclaimed(c, h, err, e.resumed)
-	if err == errGone {
+	if errors.Is(err, errGone) {
 		return ErrElectionNotLeader
 	}
 	return blame(ctx, err)

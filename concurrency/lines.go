@@ -2,6 +2,7 @@ package concurrency
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"slices"
 	"time"
@@ -74,7 +75,7 @@ func (l *lines) tryEnter(ctx context.Context, key, prefix, value string, try boo
 	}
 	c := s.claims.at(key, prefix)
 	lease, err := s.leases.forClaim(ctx, c)
-	if err == errGone {
+	if errors.Is(err, errGone) {
 		return e, true, nil // given up meanwhile
 	}
 	if err != nil {
@@ -222,7 +223,7 @@ func (l *lines) fasten(ctx context.Context, c *claim) (again bool, err error) {
 			return true, nil
 		}
 		err := s.leases.attach(ctx, c)
-		if err == errGone {
+		if errors.Is(err, errGone) {
 			if s.claims.passed(c) {
 				return true, nil
 			}

@@ -23,7 +23,8 @@ func TestJudge(t *testing.T) {
 		{what: "its own key", c: claim{rev: 7, counts: true}, own: at(7), want: stood},
 		{what: "a key of an earlier session", own: at(7), foreign: true, want: stood},
 		{what: "deleted and made anew", c: claim{rev: 7}, own: at(8), want: deleted},
-		{what: "taken over by another session", c: claim{rev: 7, counts: true}, own: at(7), foreign: true, want: deleted},
+		{what: "taken over by another session", c: claim{rev: 7, counts: true}, own: at(7), foreign: true,
+			want: deleted},
 		{what: "a key that was given up", own: at(7), givenUp: true, want: leftover},
 		{what: "given up, then taken up by another session", own: at(7), foreign: true, givenUp: true, want: stood},
 	} {

@@ -2,6 +2,7 @@ package concurrency
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -146,7 +147,7 @@ func (p *place) proclaimed(c *claim, h *pb.ResponseHeader, err error, resumed bo
 	case p.claim != c: // given up meanwhile, and maybe another one entered
 	case err == nil:
 		p.header, p.won = h, p.won || resumed && p.kept
-	case err == errGone:
+	case errors.Is(err, errGone):
 		p.key, p.won = "", false
 	}
 }

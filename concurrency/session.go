@@ -280,8 +280,8 @@ func (s *Session) Check() error {
 // unless somebody else keeps it alive. Done is closed when it returns. Claims that are attached to
 // another lease are put back under the session's own: for 2 s at most.
 func (s *Session) Orphan() {
-	// All claims, wherever they are thought to be attached: a late answer to a read may show a claim
-	// under the lease that it was moved from, and the guard is revoked.
+	// All claims, wherever they are thought to be attached: a late answer to a read may show a
+	// claim under the lease that it was moved from, and the guard is revoked.
 	guard := s.guard(s.leases.current())
 	s.claims.mu.Lock()
 	claims := s.claims.standingLocked()

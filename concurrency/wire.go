@@ -206,7 +206,9 @@ func (w *wire) grant(ctx context.Context, seconds int64) (*v3.LeaseGrantResponse
 func (w *wire) revoke(ctx context.Context, id v3.LeaseID) error {
 	var doubt bool
 	ctx = context.WithValue(ctx, doubtKey{}, &doubt)
-	_, err := call(ctx, w, func(ctx context.Context) (*v3.LeaseRevokeResponse, error) { return w.lease.Revoke(ctx, id) })
+	_, err := call(ctx, w, func(ctx context.Context) (*v3.LeaseRevokeResponse, error) {
+		return w.lease.Revoke(ctx, id)
+	})
 	if doubt && missing(err) {
 		return nil // an earlier attempt's work
 	}

@@ -68,8 +68,9 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 }
 
 // sweep deletes the claims of a session that are not on its record's lease: a move was not
-// finished. Where the record is on no lease it is deleted too. It reports false if the record has
-// changed meanwhile, for then there may be more.
+// finished. On etcd 3.7, where keys alone come without their lease, it deletes them all: the
+// session is about to end. Where the record is on no lease it is deleted too. It reports false if
+// the record has changed meanwhile, for then there may be more.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
 	since := func(from, end string) *pb.RequestOp {
 		r := keysOf(within(from, end), 0)

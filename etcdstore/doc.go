@@ -30,4 +30,20 @@
 //
 // In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number
 // than the create revision of the claim behind it. Fence on create revisions only.
+//
+// # How to read the source
+//
+// First store.go, keys.go, session.go, seats.go and lease.go, which has the order of all locks.
+// Then order.go, claim.go, release.go, exchange.go and transfer.go; renew.go and heartbeat.go;
+// waiters.go (the states of a waiter), waiter.go, follow.go and news.go; liveness.go.
+//
+// # Words
+//
+//	record    the key of a session. Each Txn by which a claim enters or moves compares its mark.
+//	mark      the record's mod revision. To rewrite the record makes all earlier Txns fail.
+//	move      to attach record and claims to another etcd lease, after etcd's leader has changed.
+//	doubt     of a put: no answer came, so it may still be carried out.
+//	turn      of a seat: who has it is the only one that enters, moves or releases its claim.
+//	base      the longer etcd lease below a session with a heartbeat.
+//	stem      the session's part of the keys of its claims.
 package etcdstore

@@ -244,8 +244,8 @@ func TestSimulatedHeldAndRemoved(t *testing.T) {
 	})
 }
 
-// TestSimulatedAnotherNeighbourIsWatched: the claim right before ours goes while ours is about to be
-// asked about in any case. The session of the next one, which has a heartbeat, must be watched.
+// TestSimulatedAnotherNeighbourIsWatched: the claim right before ours goes while ours is about to
+// be asked about in any case. The session of the next one, which has a heartbeat, must be watched.
 func TestSimulatedAnotherNeighbourIsWatched(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)

@@ -150,7 +150,7 @@ func TestStrangeKeysAreShown(t *testing.T) {
 		t.Error("the claim is held, but others stand before it")
 	}
 	if _, err := c.Put(soon(t), "primacy/@session/"+l.ID(), "{garbled",
-		clientv3.WithLease(clientv3.LeaseID(lease.ID))); err != nil {
+		clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}
 	ln := line(t, s, "odd")

@@ -11,7 +11,8 @@ import (
 
 // layout is where a store's keys lie, all below one prefix:
 //
-//	<prefix><escaped name>/<lease>              an exclusive claim; its value is the claim's value,
+//	<prefix><escaped name>/<lease>              an exclusive claim; its value is the claim's
+//	                                            value,
 //	                                            its create revision the token
 //	<prefix><escaped name>/~<slots>/<lease>     a shared claim; 0 slots: any number
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
@@ -19,10 +20,10 @@ import (
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
 //
-// <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So
-// its elections and mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line. A
-// session keeps the ID of its first lease in its keys, also when it has been moved to another
-// one. Behind it a claim's key has "." and the seat, where it has one.
+// <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its
+// elections and mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line. A session
+// keeps the ID of its first lease in its keys, also when it has been moved to another one. Behind
+// it a claim's key has "." and the seat, where it has one.
 type layout struct{ prefix string }
 
 const (

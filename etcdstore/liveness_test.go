@@ -66,8 +66,8 @@ func TestSimulatedFrozenWaiter(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilCountsFromTheReceipt: the first read of who watches is on its way for almost a ttl,
-// while the holder beats. What it then tells is news, however long ago it was asked for.
+// TestSimulatedVigilCountsFromTheReceipt: the first read of who watches is on its way for almost a
+// ttl, while the holder beats. What it then tells is news, however long ago it was asked for.
 func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)

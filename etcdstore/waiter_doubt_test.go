@@ -57,9 +57,9 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	}
 }
 
-// TestSimulatedDoubtDuringALook: a livenessWatch says that it has ended the session before, while the
-// answer to an older look is on its way. That answer must not clear the doubt: where etcd refuses
-// the watch nothing else would tell.
+// TestSimulatedDoubtDuringALook: a livenessWatch says that it has ended the session before, while
+// the answer to an older look is on its way. That answer must not clear the doubt: where etcd
+// refuses the watch nothing else would tell.
 func TestSimulatedDoubtDuringALook(t *testing.T) {
 	h, l := fakeHub()
 	a := awaitOn(l, "a")

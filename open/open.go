@@ -2,22 +2,30 @@
 // links every store's client; a program that knows its store imports just that one.
 //
 //	etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]            etcds:// with TLS
-//	postgres://[USER[:PASSWORD]@]HOST[:5432][,HOST…]/DATABASE      TLS by sslmode=, as libpq has it
+//	postgres://[USER[:PASSWORD]@]HOST[:5432][,HOST…]/DATABASE      TLS by sslmode=, as libpq has
+//	                                                               it
 //	redis://[[USER]:PASSWORD@]HOST[:6379][,HOST…][/DB]             rediss:// with TLS
-//	redis+quorum://[[USER]:PASSWORD@]HOST,HOST,HOST[/DB]           independent servers, no tokens; rediss+quorum:// with TLS
-//	redis+plain://[[USER]:PASSWORD@]HOST[,HOST,HOST][/DB]          the same over keys that redsync and redislock understand
+//	redis+quorum://[[USER]:PASSWORD@]HOST,HOST,HOST[/DB]           independent servers, no tokens;
+//	                                                               rediss+quorum:// with TLS
+//	redis+plain://[[USER]:PASSWORD@]HOST[,HOST,HOST][/DB]          the same over keys that redsync
+//	                                                               and redislock understand
 //	zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]                zks:// with TLS
 //
 // Options follow as a query. For every store: password-file=FILE (instead of a password in the
 // URL). With TLS: ca=FILE (certificate authority), cert=FILE and key=FILE (this client's
 // certificate), server-name=NAME. Of one store:
 //
-//	etcd      heartbeat=true (sessions of any TTL have a heartbeat: see etcdstore.Options); PREFIX is put before every key, default "primacy"
-//	postgres  schema=NAME (default "primacy"), migrate=false; all others as libpq knows them: sslmode, sslrootcert, target_session_attrs, …
-//	redis     prefix=NAME (default "primacy"), cluster=true, sentinel=MASTER (the hosts are sentinels), replicas=N (a write counts once N replicas have it);
+//	etcd      heartbeat=true (sessions of any TTL have a heartbeat: see etcdstore.Options); PREFIX
+//	          is put before every key, default "primacy"
+//	postgres  schema=NAME (default "primacy"), migrate=false; all others as libpq knows them:
+//	          sslmode, sslrootcert, target_session_attrs, …
+//	redis     prefix=NAME (default "primacy"), cluster=true, sentinel=MASTER (the hosts are
+//	          sentinels), replicas=N (a write counts once N replicas have it);
 //	          sentinel-user=NAME, sentinel-password-file=FILE (how sentinels know who asks)
-//	quorum    prefix=NAME, max-ttl=DURATION (default 30s), guard=DURATION (a server that started less long ago does not count) or guard=off
-//	zk        ROOT is the node under which all others are, default "primacy"; tick=DURATION (the servers' tickTime, if they do not tell it)
+//	quorum    prefix=NAME, max-ttl=DURATION (default 30s), guard=DURATION (a server that started
+//	          less long ago does not count) or guard=off
+//	zk        ROOT is the node under which all others are, default "primacy"; tick=DURATION (the
+//	          servers' tickTime, if they do not tell it)
 //
 // Write %XX for characters that mean something in a URL, in passwords above all: / is %2F, ? is
 // %3F, @ is %40, % is %25.

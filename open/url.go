@@ -172,7 +172,8 @@ func (a *address) duration(key string) time.Duration {
 	return d
 }
 
-// secret takes an option that names a file, and returns its content without the end of the last line.
+// secret takes an option that names a file, and returns its content without the end of the last
+// line.
 func (a *address) secret(key string) (text string, ok bool) {
 	file, ok := a.take(key)
 	if !ok {

@@ -10,7 +10,8 @@ import (
 	"github.com/primacy-go/primacy/pgstore"
 )
 
-// Behind pgbouncer in transaction mode LISTEN goes to a connection that the next statement does not use.
+// Behind pgbouncer in transaction mode LISTEN goes to a connection that the next statement does not
+// use.
 func TestBehindPgbouncer(t *testing.T) {
 	long(t)
 	t.Parallel()

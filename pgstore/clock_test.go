@@ -7,7 +7,8 @@ import (
 	"github.com/primacy-go/primacy/pgstore"
 )
 
-// A lease that was written by a server whose clock was an hour ahead, or before this one's clock was set back, ends a ttl after it is seen, not in an hour.
+// A lease that was written by a server whose clock was an hour ahead, or before this one's clock
+// was set back, ends a ttl after it is seen, not in an hour.
 func TestAnotherClocksLeaseEndsInItsTTL(t *testing.T) {
 	t.Parallel()
 	srv := server(t)

@@ -31,7 +31,8 @@ func opened(t testing.TB, c pgstore.Config) *pgstore.Store {
 	return s
 }
 
-// harness tells the suite about a database of its own. Claims are removed by a plain DELETE, as in psql.
+// harness tells the suite about a database of its own. Claims are removed by a plain DELETE, as in
+// psql.
 func harness(t *testing.T) drivertest.Harness {
 	t.Helper()
 	srv := server(t)

@@ -15,8 +15,9 @@ import (
 	"github.com/primacy-go/primacy/pgstore"
 )
 
-// muteAt returns the address of a proxy to the server which, once it has seen the mark come from a client, passes all but the last bytes of that on, and then
-// nothing more in either direction. Its kernel answers for it, so that keepalive finds nothing.
+// muteAt returns the address of a proxy to the server which, once it has seen the mark come from a
+// client, passes all but the last bytes of that on, and then nothing more in either direction. Its
+// kernel answers for it, so that keepalive finds nothing.
 func muteAt(t *testing.T, srv *pgtest.Server, mark string, less int, mute *atomic.Bool) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,8 +59,9 @@ func muteAt(t *testing.T, srv *pgtest.Server, mark string, less int, mute *atomi
 	return ln.Addr().String()
 }
 
-// A link that dies in the middle of a call must not keep the line: had the server all of the call but the word to commit, it would hold the lock on the line
-// until the link is given up, which a proxy that hangs never lets happen.
+// A link that dies in the middle of a call must not keep the line: had the server all of the call
+// but the word to commit, it would hold the lock on the line until the link is given up, which a
+// proxy that hangs never lets happen.
 func TestALinkThatDiesInACallHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	srv := server(t)
@@ -84,7 +86,8 @@ func TestALinkThatDiesInACallHoldsUpNobody(t *testing.T) {
 // advisory counts the locks of lines in the database of the test.
 const advisory = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 
-// A client that is frozen while it reads a long answer keeps no line. Nothing is locked while Lines is read, whatever was dead before.
+// A client that is frozen while it reads a long answer keeps no line. Nothing is locked while Lines
+// is read, whatever was dead before.
 func TestAFrozenReaderOfLinesLocksNothing(t *testing.T) {
 	t.Parallel()
 	srv := server(t)

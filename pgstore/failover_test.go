@@ -41,7 +41,8 @@ func keep(l driver.Lease) *keeper {
 	return k
 }
 
-// failover runs a primary with a synchronous standby, ends or freezes the primary and promotes the standby.
+// failover runs a primary with a synchronous standby, ends or freezes the primary and promotes the
+// standby.
 func failover(t *testing.T, leave func(*pgtest.Server)) (old, now *pgtest.Server) {
 	t.Helper()
 	old = pgtest.Start(t, pgtest.Options{})

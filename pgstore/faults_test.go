@@ -21,7 +21,8 @@ func final(err error) bool {
 	return errors.Is(err, driver.ErrGone) || errors.Is(err, driver.ErrTaken) || errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrNoSuccessor)
 }
 
-// pglock keeps its leader for up to two heartbeats too long when the link falls silent: two held for a second.
+// pglock keeps its leader for up to two heartbeats too long when the link falls silent: two held
+// for a second.
 func TestASilentLinkHasNoTwoHolders(t *testing.T) {
 	t.Parallel()
 	srv := server(t)
@@ -103,7 +104,8 @@ func TestAFrozenServerEndsNoLease(t *testing.T) {
 	(<-done).must(t)
 }
 
-// An acknowledged claim that a crash forgets lets its token be given out twice: synchronous_commit = off must not reach our writes.
+// An acknowledged claim that a crash forgets lets its token be given out twice: synchronous_commit
+// = off must not reach our writes.
 func TestACrashForgetsNothing(t *testing.T) {
 	t.Parallel()
 	srv := harmed(t)

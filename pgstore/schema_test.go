@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/pgtest"
 )
 
-// TestMigration runs first with the tables of this program, then as a later program with one step more, then as this one again.
+// TestMigration runs first with the tables of this program, then as a later program with one step
+// more, then as this one again.
 func TestMigration(t *testing.T) {
 	srv := pgtest.Shared(t, "calm").Fresh()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -56,7 +57,8 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// TestARoleThatMayOnlyUseTheSchema creates the schema as its owner, under an ordinary and an odd name, and uses it as another role.
+// TestARoleThatMayOnlyUseTheSchema creates the schema as its owner, under an ordinary and an odd
+// name, and uses it as another role.
 func TestARoleThatMayOnlyUseTheSchema(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Shared(t, "calm").Fresh()
@@ -93,7 +95,8 @@ func TestARoleThatMayOnlyUseTheSchema(t *testing.T) {
 	}
 }
 
-// TestASchemaOfVersionTwo: programs from before the first release made one. It is refused in one line, and used after the statement in docs/postgres.md.
+// TestASchemaOfVersionTwo: programs from before the first release made one. It is refused in one
+// line, and used after the statement in docs/postgres.md.
 func TestASchemaOfVersionTwo(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Shared(t, "calm").Fresh()
@@ -112,7 +115,8 @@ func TestASchemaOfVersionTwo(t *testing.T) {
 	s.Close()
 }
 
-// FuzzPrefix holds the quoting to what PostgreSQL takes for the end of an identifier, a string and a body.
+// FuzzPrefix holds the quoting to what PostgreSQL takes for the end of an identifier, a string and
+// a body.
 func FuzzPrefix(f *testing.F) {
 	for _, p := range []string{"primacy", `a"b`, "a'b", `a\b`, "$primacy$", "$primacy$$primacy0$", "{S}", "{Q}{SALT}", "x; DROP TABLE y", ""} {
 		f.Add(p)

@@ -79,7 +79,8 @@ func connected(t *testing.T, srv *pgtest.Server) *pgx.Conn {
 	return c
 }
 
-// River issues 695 and 1077: the lease shares the application's pool, and ends when that is exhausted.
+// River issues 695 and 1077: the lease shares the application's pool, and ends when that is
+// exhausted.
 func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL() + "&pool_max_conns=2"})
 	l := granted(t, s, time.Minute)
@@ -102,11 +103,11 @@ func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
 }
 
 func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
-	full_up := "full_up" + rand.Text()
-	srv.Exec(`CREATE ROLE "` + full_up + `" LOGIN CONNECTION LIMIT 6`)
+	fullUp := "full_up" + rand.Text()
+	srv.Exec(`CREATE ROLE "` + fullUp + `" LOGIN CONNECTION LIMIT 6`)
 	opened(t, pgstore.Config{DSN: srv.URL()})
-	srv.Exec(pgstore.Grants("", full_up))
-	url := strings.Replace(srv.URL(), pgtest.User+"@", full_up+"@", 1)
+	srv.Exec(pgstore.Grants("", fullUp))
+	url := strings.Replace(srv.URL(), pgtest.User+"@", fullUp+"@", 1)
 	s := opened(t, pgstore.Config{DSN: url + "&pool_max_conns=1"})
 	l := granted(t, s, time.Minute)
 	full := false
@@ -125,8 +126,9 @@ func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
 			t.Errorf("Renew while the server takes no connection: %v", err)
 		}
 	}
-	// Even when the renewals' own connection is killed and no other is to be had: one of the pool's is borrowed.
-	srv.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '` + full_up + `' AND query LIKE '%renew%'`)
+	// Even when the renewals' own connection is killed and no other is to be had: one of the pool's
+	// is borrowed.
+	srv.Exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '` + fullUp + `' AND query LIKE '%renew%'`)
 	c, err := pgx.Connect(soon(t), url)
 	if err == nil {
 		defer c.Close(context.Background())
@@ -269,7 +271,8 @@ func otherTimeline(t *testing.T, srv *pgtest.Server) {
 	}
 }
 
-// A take-over that judged from what was committed would end a lease whose renewal is on its way to the disk.
+// A take-over that judged from what was committed would end a lease whose renewal is on its way to
+// the disk.
 func renewalUnderWay(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
 	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)

@@ -23,8 +23,9 @@ func standbys(t *testing.T, srv *pgtest.Server, names string) {
 	eventually(t, "the setting", func() bool { return srv.Query("SHOW synchronous_standby_names") == names })
 }
 
-// What is on the primary's disk only may be missing on the standby that was promoted. A call that was given up while it waited for the standby leaves its
-// write in sight of everybody: nobody may be told of it before the standby has it.
+// What is on the primary's disk only may be missing on the standby that was promoted. A call that
+// was given up while it waited for the standby leaves its write in sight of everybody: nobody may
+// be told of it before the standby has it.
 func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 	t.Parallel()
 	srv := harmed(t)
@@ -40,7 +41,8 @@ func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 		return do(ctx)
 	}
 	c := driver.Claim{Name: "m", ID: rand.Text()}
-	// Both have to be in sight of everybody before anything is proved: a call that was given up earlier on a slow machine has not got there.
+	// Both have to be in sight of everybody before anything is proved: a call that was given up
+	// earlier on a slow machine has not got there.
 	arrived := func(n int) bool {
 		return srv.Query(fmt.Sprintf("SELECT count(*) FROM primacy.claims WHERE name = 'm' OR token = %d", p.Token)) == "1" && srv.Query("SELECT count(*) FROM primacy.claims WHERE name = 'm'") == "1" || n > 20
 	}
@@ -67,8 +69,8 @@ func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 	}
 }
 
-// A role may have set that it does not hear warnings: then a commit that did not wait for the standby
-// would look like any other.
+// A role may have set that it does not hear warnings: then a commit that did not wait for the
+// standby would look like any other.
 func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
 	t.Parallel()
 	srv := harmed(t)

@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// A cluster of masters and replicas that fail over, and whose slot moves, under who elects and locks.
+// A cluster of masters and replicas that fail over, and whose slot moves, under who elects and
+// locks.
 
 func addrs(all []*redistest.Server) (list []string) {
 	for _, s := range all {
@@ -121,7 +122,8 @@ func noGhost(t *testing.T, s driver.Store, name string) {
 	}
 }
 
-// While the slot moves nothing is done, and nothing is lost: sessions live on behind a move that is shorter than their ttl.
+// While the slot moves nothing is done, and nothing is lost: sessions live on behind a move that is
+// shorter than their ttl.
 func TestSessionsOutliveAMove(t *testing.T) {
 	t.Parallel()
 	all := redistest.StartCluster(t, 2, 0, redistest.Options{})
@@ -177,7 +179,8 @@ func TestSessionsOutliveAMove(t *testing.T) {
 	}
 }
 
-// A push finds its way also after the slot has gone to another master, and after a failover by hand: both leave connections open that hear nothing more.
+// A push finds its way also after the slot has gone to another master, and after a failover by
+// hand: both leave connections open that hear nothing more.
 func TestPushesFollowTheSlot(t *testing.T) {
 	t.Parallel()
 	all := redistest.StartCluster(t, 2, 2, redistest.Options{})
@@ -210,7 +213,8 @@ func TestPushesFollowTheSlot(t *testing.T) {
 	check("after a failover by hand")
 }
 
-// pushed wants hand-overs that do not wait for a poll, once the store has had time to notice. It ends the hold-off of a server that has just taken over.
+// pushed wants hand-overs that do not wait for a poll, once the store has had time to notice. It
+// ends the hold-off of a server that has just taken over.
 func pushed(t *testing.T, s *redisstore.Store, when string, tookOver ...*redistest.Server) {
 	t.Helper()
 	a, b := grant(t, s, time.Minute), grant(t, s, time.Minute)

@@ -72,7 +72,8 @@ func TestConformanceOverABadNetwork(t *testing.T) {
 	drivertest.Run(t, h)
 }
 
-// One of three masters has the slot, and pushes go through channels of the slot. There is no proxy before a cluster: its nodes say where they are.
+// One of three masters has the slot, and pushes go through channels of the slot. There is no proxy
+// before a cluster: its nodes say where they are.
 func TestConformanceOnACluster(t *testing.T) {
 	long(t)
 	t.Parallel()

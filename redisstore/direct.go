@@ -37,8 +37,8 @@ const (
 	maxDirects = 16
 )
 
-// dialDirect dials like client. go-redis obeys the deadline of ctx and not its end: so the connection
-// is closed when ctx ends.
+// dialDirect dials like client. go-redis obeys the deadline of ctx and not its end: so the
+// connection is closed when ctx ends.
 func dialDirect(ctx context.Context, client *redis.Client) (*direct, error) {
 	o := *client.Options()
 	var conn atomic.Pointer[net.Conn]

@@ -40,8 +40,9 @@ func warmed(t *testing.T, srv *redistest.Server) *Store {
 	}
 }
 
-// A call on a connection of its caller's ends with its context while the server says nothing, and with the store. Its connection is not used again: the answer
-// to the call before would come for the next one.
+// A call on a connection of its caller's ends with its context while the server says nothing, and
+// with the store. Its connection is not used again: the answer to the call before would come for
+// the next one.
 func TestACallOfItsOwnConnectionObeysItsContext(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -84,7 +85,8 @@ func TestACallOfItsOwnConnectionObeysItsContext(t *testing.T) {
 	}
 }
 
-// A server that was restarted has closed all connections: what may be repeated is, and meets none of them.
+// A server that was restarted has closed all connections: what may be repeated is, and meets none
+// of them.
 func TestARestartClosesOwnConnections(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{Persist: "always"})
@@ -114,7 +116,8 @@ func TestReadAnswers(t *testing.T) {
 	}
 }
 
-// An error inside a list ends the reading of it: what follows would answer the next call of the connection.
+// An error inside a list ends the reading of it: what follows would answer the next call of the
+// connection.
 func TestAnErrorInsideAnAnswerBreaksTheConnection(t *testing.T) {
 	t.Parallel()
 	var no refusal

@@ -5,7 +5,8 @@ import (
 	"net"
 )
 
-// PlainPushes has the store push as it does on a cluster of Redis 6.2, which knows no channels of a slot.
+// PlainPushes has the store push as it does on a cluster of Redis 6.2, which knows no channels of a
+// slot.
 func (s *Store) PlainPushes() { s.publish = "PUBLISH" }
 
 // Through returns a Config whose connections are made by dial.

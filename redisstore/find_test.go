@@ -63,7 +63,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Of a cluster the one address that was given may die, when others have become known. A server that cannot be dialed is looked for again.
+// Of a cluster the one address that was given may die, when others have become known. A server that
+// cannot be dialed is looked for again.
 func TestFindAgain(t *testing.T) {
 	where, up := "m1", []string{"first", "m1"}
 	var mu sync.Mutex
@@ -133,7 +134,8 @@ func TestSlotOf(t *testing.T) {
 	}
 }
 
-// Those who are asked may lag behind a failover and name what is a replica by now: Open asks them again.
+// Those who are asked may lag behind a failover and name what is a replica by now: Open asks them
+// again.
 func TestOpenDuringAFailover(t *testing.T) {
 	t.Parallel()
 	primary := redistest.Start(t, redistest.Options{})

@@ -83,7 +83,8 @@ func (b *board) point(to string) {
 	b.conns = map[net.Conn]bool{}
 }
 
-// reign is a time in which a worker believed to hold: until its deadline, or until it began to release.
+// reign is a time in which a worker believed to hold: until its deadline, or until it began to
+// release.
 type reign struct {
 	who      string
 	from, to time.Time
@@ -180,7 +181,8 @@ func (w *worker) deadline() time.Time {
 	return w.by
 }
 
-// term claims, believes for a while, and releases. Whoever loses its session believes until its deadline.
+// term claims, believes for a while, and releases. Whoever loses its session believes until its
+// deadline.
 func (w *worker) term(ctx context.Context, who string, k int) error {
 	c := driver.Claim{Name: w.f.name, ID: fmt.Sprint(w.l.ID(), "-", k), Try: k%4 == 3}
 	try, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -14,19 +14,20 @@ package redisstore
 // that is lost here, and let another claim be granted the name here at time g.
 //
 //   - X's deadline comes from a renewal that was accepted. One that an earlier server answered was
-//     sent before this server took over, so before `since`. One that was answered here under X's old
-//     epoch ran before the script that noticed the change, so before `since` too.
+//     sent before this server took over, so before `since`. One that was answered here under X's
+//     old epoch ran before the script that noticed the change, so before `since` too.
 //   - From then on every script refuses a lease that comes with another epoch. The lease then asks
 //     what is left of it (sync.go). Where a place that it holds is missing, waits, or has another
 //     token, the lease ends and Renew returns ErrGone.
-//   - So X's deadline is at most since + X's ttl, and g is at least since + max(the largest ttl known
-//     here, the ttl of the lease that is granted the place). All these times are on this server's
-//     clock, and a client's clock runs at its rate within the drift that the library allows.
+//   - So X's deadline is at most since + X's ttl, and g is at least since + max(the largest ttl
+//     known here, the ttl of the lease that is granted the place). All these times are on this
+//     server's clock, and a client's clock runs at its rate within the drift that the library
+//     allows.
 //
 // A failover during the hold-off begins another one. A lease granted during the hold-off is of this
 // history, and does not prolong it. A release that was lost leaves a claim of a session that lives
-// on: the same question finds it, and it is released again. Counters may have gone back, but a token
-// is at least the time in 1/64 ms.
+// on: the same question finds it, and it is released again. Counters may have gone back, but a
+// token is at least the time in 1/64 ms.
 //
 // A server without an ID is used for the first time, or has lost all. Then the hold-off lasts until
 // the server has run for the ttl of the lease that claims. It lasts for that ttl from now if the

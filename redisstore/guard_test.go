@@ -15,7 +15,8 @@ import (
 // guardTTL is longer than the second that Redis's uptime is rounded to.
 const guardTTL = 1500 * time.Millisecond
 
-// A server without persistence forgets everything when it is restarted: leases that were renewed a moment ago, and its marker.
+// A server without persistence forgets everything when it is restarted: leases that were renewed a
+// moment ago, and its marker.
 func TestARestartThatLosesEverything(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -29,7 +30,8 @@ func TestARestartThatLosesEverything(t *testing.T) {
 	f.judge()
 }
 
-// The power fails, and with appendfsync everysec the last writes never reached the disk: claims, renewals, releases.
+// The power fails, and with appendfsync everysec the last writes never reached the disk: claims,
+// renewals, releases.
 func TestARestartThatLosesTheLastWrites(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -45,7 +47,8 @@ func TestARestartThatLosesTheLastWrites(t *testing.T) {
 	f.judge()
 }
 
-// A replica that misses the last writes is promoted. Then the former primary comes back as its replica, lags, and is promoted again.
+// A replica that misses the last writes is promoted. Then the former primary comes back as its
+// replica, lags, and is promoted again.
 func TestAFailoverThatLosesTheLastWrites(t *testing.T) {
 	t.Parallel()
 	a := redistest.Start(t, redistest.Options{})
@@ -68,7 +71,8 @@ func TestAFailoverThatLosesTheLastWrites(t *testing.T) {
 	f.judge()
 }
 
-// The same with processes that live on: a replica is promoted in place, the former primary becomes its replica and loses what it alone had.
+// The same with processes that live on: a replica is promoted in place, the former primary becomes
+// its replica and loses what it alone had.
 func TestAFailoverInPlace(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -107,7 +111,8 @@ func failover(a, b *redistest.Server, at *board) {
 	at.point(b.Addr())
 }
 
-// A claim that only the former primary knew: its session lives on at the promoted replica, and must not keep a leader alive.
+// A claim that only the former primary knew: its session lives on at the promoted replica, and must
+// not keep a leader alive.
 func TestALostClaimEndsItsSession(t *testing.T) {
 	t.Parallel()
 	a, b, at := pair(t)
@@ -144,7 +149,8 @@ func TestALostClaimEndsItsSession(t *testing.T) {
 	}
 }
 
-// A release that only the former primary knew leaves a claim under a session that lives on: it would hold the name for nobody, for ever.
+// A release that only the former primary knew leaves a claim under a session that lives on: it
+// would hold the name for nobody, for ever.
 func TestALostReleaseLeavesNoGhost(t *testing.T) {
 	t.Parallel()
 	a, b, at := pair(t)
@@ -179,7 +185,8 @@ func TestALostReleaseLeavesNoGhost(t *testing.T) {
 	}
 }
 
-// A fresh server may be one that lost everything: it waits for the ttl of who claims, and no longer.
+// A fresh server may be one that lost everything: it waits for the ttl of who claims, and no
+// longer.
 func TestAYoungServerWaitsForATTL(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{Young: true})
@@ -203,7 +210,8 @@ func TestAYoungServerWaitsForATTL(t *testing.T) {
 	}
 }
 
-// A first replica makes the primary draw a new replication ID. Nothing is lost by that, and nobody has to wait.
+// A first replica makes the primary draw a new replication ID. Nothing is lost by that, and nobody
+// has to wait.
 func TestAFirstReplicaIsNoFailover(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -220,7 +228,8 @@ func TestAFirstReplicaIsNoFailover(t *testing.T) {
 	}
 }
 
-// A primary that lives on beside the promoted replica: with Replicas its sessions end, since no renewal counts there any more.
+// A primary that lives on beside the promoted replica: with Replicas its sessions end, since no
+// renewal counts there any more.
 func TestReplicasMustAcknowledge(t *testing.T) {
 	t.Parallel()
 	a, b, at := pair(t)

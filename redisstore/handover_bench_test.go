@@ -40,8 +40,8 @@ func contenders(b *testing.B, clients, each int) (leases []driver.Lease) {
 	return leases
 }
 
-// BenchmarkHandOver: 8 contenders for one name, each behind the others whenever it has held. It tells hand-overs a second and the least
-// share of a contender against the largest.
+// BenchmarkHandOver: 8 contenders for one name, each behind the others whenever it has held. It
+// tells hand-overs a second and the least share of a contender against the largest.
 func BenchmarkHandOver(b *testing.B) {
 	for _, shape := range [][2]int{{1, 8}, {4, 2}} {
 		b.Run(fmt.Sprintf("%dx%d", shape[0], shape[1]), func(b *testing.B) {

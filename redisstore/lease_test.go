@@ -10,7 +10,8 @@ import (
 	"github.com/primacy-go/primacy/internal/redistest"
 )
 
-// Who asks what is left of the lease while its owner gives places up takes nothing of that for the work of others.
+// Who asks what is left of the lease while its owner gives places up takes nothing of that for the
+// work of others.
 func TestWhatTheOwnerDoesIsNoNews(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})

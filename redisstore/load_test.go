@@ -17,7 +17,8 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// What goes wrong in the libraries over Redis, by the number of the finding in the research: each is a test that this store passes.
+// What goes wrong in the libraries over Redis, by the number of the finding in the research: each
+// is a test that this store passes.
 
 func store(t testing.TB, addr string) *redisstore.Store {
 	t.Helper()
@@ -75,11 +76,12 @@ func TestManyUnderLoadNeverStop(t *testing.T) {
 	all.Wait()
 }
 
-// quick is less than what a call takes at the least that waits for a silent server: redisstore's callLimit.
+// quick is less than what a call takes at the least that waits for a silent server: redisstore's
+// callLimit.
 const quick = 4 * time.Second
 
-// Findings 3 and 7: a renewal over a silent link took as long as the library pleased, past the lease's end. Here it takes as long as its context,
-// and the next one takes another connection.
+// Findings 3 and 7: a renewal over a silent link took as long as the library pleased, past the
+// lease's end. Here it takes as long as its context, and the next one takes another connection.
 func TestARenewalOverASilentLink(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -105,7 +107,8 @@ func TestARenewalOverASilentLink(t *testing.T) {
 	}
 }
 
-// Finding 4: after a crash the next had to wait for Redis to clean up, minutes where there are many keys with a time to live.
+// Finding 4: after a crash the next had to wait for Redis to clean up, minutes where there are many
+// keys with a time to live.
 func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -128,7 +131,8 @@ func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
 	}
 }
 
-// Finding 5: expiry was an absolute time on the client's clock. Here no script is given a time but a ttl: two stores whose clocks differ send the same.
+// Finding 5: expiry was an absolute time on the client's clock. Here no script is given a time but
+// a ttl: two stores whose clocks differ send the same.
 func TestNoClientSendsATime(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -183,7 +187,8 @@ func TestARenewalAfterAnotherHadIt(t *testing.T) {
 	}
 }
 
-// The push that grants a place is lost, since its connection is killed: the place is found all the same.
+// The push that grants a place is lost, since its connection is killed: the place is found all the
+// same.
 func TestALostPush(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -207,7 +212,8 @@ func TestALostPush(t *testing.T) {
 	}
 }
 
-// Redisson's fair lock: dead waiters block the line one by one. Here they are passed over in the step that frees the name, a thousand of them.
+// Redisson's fair lock: dead waiters block the line one by one. Here they are passed over in the
+// step that frees the name, a thousand of them.
 func TestAThousandDeadWaiters(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -311,7 +317,8 @@ func TestAFullServerKeepsItsLeases(t *testing.T) {
 	}
 }
 
-// Eviction breaks the promise, and is said: a lease that is evicted is gone, and its holder hears so at its next renewal only.
+// Eviction breaks the promise, and is said: a lease that is evicted is gone, and its holder hears
+// so at its next renewal only.
 func TestEvictionIsShown(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{Args: []string{"--maxmemory-policy", "volatile-lru", "--maxmemory", "3mb"}})

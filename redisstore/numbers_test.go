@@ -9,7 +9,8 @@ import (
 	"github.com/primacy-go/primacy/internal/redistest"
 )
 
-// late sends the script of a Claim as it was sent first: it was held up in the network, and arrives now.
+// late sends the script of a Claim as it was sent first: it was held up in the network, and arrives
+// now.
 func late(t *testing.T, l *lease, settled, n uint64, id string) string {
 	t.Helper()
 	got, err := l.s.run(t.Context(), l.s.calls, claimScript, false, l.id, l.epoch, settled, 1, "n", "", 0, n, id, "", false)
@@ -19,7 +20,8 @@ func late(t *testing.T, l *lease, settled, n uint64, id string) string {
 	return got.str(0)
 }
 
-// A Claim that arrives after its place was released may not enter, and the server remembers that by a number, not by each ID.
+// A Claim that arrives after its place was released may not enter, and the server remembers that by
+// a number, not by each ID.
 func TestALateClaimDoesNotEnter(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -33,8 +35,8 @@ func TestALateClaimDoesNotEnter(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := dl.(*lease)
-	// What the lease asks when its pushes begin is over: it gives up what it finds and no longer knows, which takes a number. A push that has
-	// it ask, and has been answered, came behind.
+	// What the lease asks when its pushes begin is over: it gives up what it finds and no longer
+	// knows, which takes a number. A push that has it ask, and has been answered, came behind.
 	for srv.Do("PUBSUB", "NUMSUB", s.listener.own()).([]any)[1].(int64) == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -57,7 +59,8 @@ func TestALateClaimDoesNotEnter(t *testing.T) {
 	if got := late(t, l, 1, 2, "2"); got != "GONE" {
 		t.Errorf("the Claim of an ID that was released, come late = %s, want GONE", got)
 	}
-	// The fourth has an unknown outcome, so the fifth is remembered by itself, until the fourth is settled.
+	// The fourth has an unknown outcome, so the fifth is remembered by itself, until the fourth is
+	// settled.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := l.Claim(ctx, driver.Claim{Name: "n", ID: "4"}); err == nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// fails opens a store and wants an error that names the server, is refused or not, and tells no password.
+// fails opens a store and wants an error that names the server, is refused or not, and tells no
+// password.
 func fails(t *testing.T, c redisstore.Config, refused bool, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -13,7 +13,8 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// What operators do to a server that lose none of its data: its scripts, statistics, connections and marker go, and it reads its data anew.
+// What operators do to a server that lose none of its data: its scripts, statistics, connections
+// and marker go, and it reads its data anew.
 func TestAnOperatorWhoLosesNothing(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -31,7 +32,8 @@ func TestAnOperatorWhoLosesNothing(t *testing.T) {
 	f.judge()
 }
 
-// Two failovers in a row, the second within the calm of the first, to a replica that lags behind both.
+// Two failovers in a row, the second within the calm of the first, to a replica that lags behind
+// both.
 func TestTwoFailoversInARow(t *testing.T) {
 	long(t)
 	t.Parallel()

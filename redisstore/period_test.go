@@ -24,7 +24,8 @@ func later(srv *redistest.Server) {
 	srv.Do("HSET", "{primacy}:server", "mt", time.Now().Add(-time.Hour-time.Second).UnixMilli())
 }
 
-// One long lease makes restarts long while it may live, and for two hours at most after it. One that is renewed counts for as long as it is.
+// One long lease makes restarts long while it may live, and for two hours at most after it. One
+// that is renewed counts for as long as it is.
 func TestTheLargestTTLIsForgotten(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -44,7 +45,8 @@ func TestTheLargestTTLIsForgotten(t *testing.T) {
 		{func() { later(srv) }, usual, short}, // two periods without it
 		{func() {}, rare, long},
 		{func() { later(srv) }, usual, long},
-		// Another history: what is known is kept for a whole period, though by this server's clock the present one is long over.
+		// Another history: what is known is kept for a whole period, though by this server's clock
+		// the present one is long over.
 		{func() { later(srv); forgets(srv) }, usual, long},
 		{func() {}, usual, long},
 		{func() { later(srv) }, usual, short},
@@ -89,7 +91,8 @@ func TestALargestTTLWithoutAPeriod(t *testing.T) {
 	}
 }
 
-// A server whose memory is full when it takes over has to write down that it did. Sessions must not end for that.
+// A server whose memory is full when it takes over has to write down that it did. Sessions must not
+// end for that.
 func TestAFullServerThatTookOver(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})

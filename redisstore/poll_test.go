@@ -10,7 +10,8 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// The user loses the right to one name while its lease waits for two. News tells so of that place, and goes on with the other.
+// The user loses the right to one name while its lease waits for two. News tells so of that place,
+// and goes on with the other.
 func TestARefusedNameIsToldAlone(t *testing.T) {
 	t.Parallel()
 	for how, look := range map[string]func(*redistest.Server){

@@ -73,7 +73,8 @@ func (w *way) entered(got reply) string {
 	return w.told(fmt.Sprint(got.str(0), got.str(2), got.str(3), got.str(4), ms))
 }
 
-// state tells all that is kept and what was pushed, but for revisions: each must be larger than the one before wherever something has changed.
+// state tells all that is kept and what was pushed, but for revisions: each must be larger than the
+// one before wherever something has changed.
 func (w *way) state(leases, names []string) string {
 	ctx, b := w.t.Context(), "{primacy}:"
 	var all []string
@@ -130,7 +131,8 @@ func (w *way) looked(name string, changed bool) {
 	w.revisions[name] = r
 }
 
-// The scripts begin with a short way for what is frequent. Whatever happens, it must do what the long one does.
+// The scripts begin with a short way for what is frequent. Whatever happens, it must do what the
+// long one does.
 func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
 	t.Parallel()
 	short, long := newWay(t, false), newWay(t, true)
@@ -217,7 +219,8 @@ func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
 	}
 }
 
-// A line that nobody met any more vanishes by itself: who saw it last is told all the same that it is empty.
+// A line that nobody met any more vanishes by itself: who saw it last is told all the same that it
+// is empty.
 func TestTheRevisionOfALineThatVanished(t *testing.T) {
 	t.Parallel()
 	w := newWay(t, false)
@@ -227,7 +230,8 @@ func TestTheRevisionOfALineThatVanished(t *testing.T) {
 	w.enter(epoch, "b", "n", "2", 1, 0, "")
 	time.Sleep(2 * time.Millisecond)
 	w.run(w.release, "a", epoch, 1, 1, "n", "", "0", 1, "1", "", "", "")
-	// Its last change was as long ago as that of one that vanishes: all numbers are those of two days before.
+	// Its last change was as long ago as that of one that vanishes: all numbers are those of two
+	// days before.
 	ctx, old := t.Context(), int64(48*time.Hour/time.Millisecond*64)
 	before := w.run(linesScript.text, "n").list(2).num(0) - old
 	n, err := w.c.HGet(ctx, "{primacy}:server", "n").Int64()

@@ -17,7 +17,8 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// holdUp is a connection that fails in the writing of the first call that has mark in it, and lets it arrive when late is closed.
+// holdUp is a connection that fails in the writing of the first call that has mark in it, and lets
+// it arrive when late is closed.
 type holdUp struct {
 	net.Conn
 	mark    string
@@ -42,8 +43,9 @@ func (h *holdUp) Write(b []byte) (int, error) {
 
 func (h *holdUp) Close() error { return nil }
 
-// A Claim with Try fails with its connection, and arrives later than whatever comes after. If the store repeated it by itself, its "taken" would be final, and
-// nobody would ever give up what the late one enters.
+// A Claim with Try fails with its connection, and arrives later than whatever comes after. If the
+// store repeated it by itself, its "taken" would be final, and nobody would ever give up what the
+// late one enters.
 func TestATryIsNotRepeatedInSilence(t *testing.T) {
 	t.Parallel()
 	t.Run("one server", func(t *testing.T) { aTryNotRepeated(t, redistest.Start(t, redistest.Options{}), false) })

@@ -13,8 +13,9 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// BenchmarkScripts: what a script takes on the server, by itself: one caller, so that nothing runs beside it. Of parts of some hundred calls the fastest
-// counts, for the machine is not idle. Lone: lock and unlock of a name that nobody else wants. Line: the same with 7 others in the line.
+// BenchmarkScripts: what a script takes on the server, by itself: one caller, so that nothing runs
+// beside it. Of parts of some hundred calls the fastest counts, for the machine is not idle. Lone:
+// lock and unlock of a name that nobody else wants. Line: the same with 7 others in the line.
 func BenchmarkScripts(b *testing.B) {
 	srv := redistest.Start(b, redistest.Options{})
 	s := openAt(b, redisstore.Config{Addrs: []string{srv.Addr()}})

@@ -7,10 +7,10 @@ import "strings"
 // defined, and does what the rest of the script would do. In every unusual case it leaves the call
 // to the rest, and has written nothing. What it need not ask, and why:
 //
-//   - Whether a place may be granted now (may): the server is steady, there is no hold-off, and the largest
-//     ttl has passed since it took over (since+most<=now).
-//   - Whether others may be granted a place when one enters: the first of the line holds exclusively and
-//     its lease lives, so nobody else does.
+//   - Whether a place may be granted now (may): the server is steady, there is no hold-off, and the
+//     largest ttl has passed since it took over (since+most<=now).
+//   - Whether others may be granted a place when one enters: the first of the line holds
+//     exclusively and its lease lives, so nobody else does.
 //   - Whether the leases of other waiters have ended: that is found when their turn comes.
 //
 // Numbers are given to Redis as strings where possible: Lua takes a third of a µs to write one.

@@ -54,8 +54,9 @@ func (w watched) changed(t *testing.T, from *redistest.Server) (to *redistest.Se
 	return to
 }
 
-// Primaries are killed, and come back as replicas, under a fleet. Then failovers by hand, which leave the former primary up for some seconds: that is a case for
-// Replicas, and without them two leaders may be seen; see docs/redis.md.
+// Primaries are killed, and come back as replicas, under a fleet. Then failovers by hand, which
+// leave the former primary up for some seconds: that is a case for Replicas, and without them two
+// leaders may be seen; see docs/redis.md.
 func TestSentinelsThatFailOver(t *testing.T) {
 	long(t)
 	t.Parallel()
@@ -90,7 +91,8 @@ func TestSentinelsThatFailOver(t *testing.T) {
 	}
 }
 
-// A sentinel that is frozen, and one that is dead, hold nobody up, neither at the start nor at a failover: TLS, and passwords of both kinds.
+// A sentinel that is frozen, and one that is dead, hold nobody up, neither at the start nor at a
+// failover: TLS, and passwords of both kinds.
 func TestAFrozenSentinel(t *testing.T) {
 	t.Parallel()
 	w, c := watch(t, etcdtest.NewCert(t, time.Now().Add(time.Hour)))
@@ -131,7 +133,8 @@ func TestSentinelsSayWhyNot(t *testing.T) {
 	fails(t, wrong, true, "WRONGPASS")
 }
 
-// At a failover by hand the former primary serves on for some seconds, until a sentinel makes it a replica. Who has heard of the new one leaves it at once.
+// At a failover by hand the former primary serves on for some seconds, until a sentinel makes it a
+// replica. Who has heard of the new one leaves it at once.
 func TestAFailoverByHandIsHeard(t *testing.T) {
 	t.Parallel()
 	w, c := watch(t, nil)

@@ -226,7 +226,7 @@ func (s *server) evalWait(ctx context.Context, client *redis.Client, sc *script,
 			eval = pipe.EvalSha(ctx, sc.sha, s.keys, args...)
 		}
 		acks := pipe.Do(ctx, "WAIT", s.replicas, limit.Milliseconds()+1)
-		_, err := pipe.Exec(ctx)
+		_, _ = pipe.Exec(ctx) // each command has its own error
 		if !full && redis.HasErrorPrefix(eval.Err(), "NOSCRIPT") {
 			continue
 		}

@@ -10,8 +10,9 @@ import (
 	"github.com/primacy-go/primacy/redisstore"
 )
 
-// A master dies without a replica, and its slot is given to another one, as "redis-cli --cluster fix" does it: that one has none of the keys, and has run
-// for long. Who led at the dead one may do so still, for a ttl.
+// A master dies without a replica, and its slot is given to another one, as "redis-cli --cluster
+// fix" does it: that one has none of the keys, and has run for long. Who led at the dead one may do
+// so still, for a ttl.
 func TestASlotThatComesWithoutItsKeys(t *testing.T) {
 	t.Parallel()
 	all := redistest.StartCluster(t, 3, 0, redistest.Options{})

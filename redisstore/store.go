@@ -5,7 +5,8 @@
 // script and one step, and one renewal covers all claims of a session. Several prefixes divide the
 // load of a cluster.
 //
-//	{p}:server       hash  the counter of tokens and revisions, and which history this is (guard.go)
+//	{p}:server       hash the counter of tokens and revisions, and which history this is
+//	                 (guard.go)
 //	{p}:lease:<id>   hash  owner, ttl, expiry (ms of the server), channel; for each seat its claim
 //	{p}:line:<name>  zset  claims by token: "<lease> <slots> <token> <seat> <claim ID>"
 //	{p}:meta:<name>  hash  the line's revision, up to which token claims hold, and the values

@@ -195,7 +195,7 @@ func (y *syncer) note(before map[string]known, got reply) (release []driver.Plac
 	var server []standing
 	tokens := map[uint64]bool{}
 	for i := range got.list(3) {
-		row := reply(got.list(3)).list(i)
+		row := got.list(3).list(i)
 		s := standing{name: row.str(0), seat: row.str(1), id: row.str(2), token: uint64(row.num(3))}
 		if s.held, s.again = row.num(4) == 1, row.ms(5); row.num(4) < 0 {
 			s.refused = l.s.wrap(l.s.ctx, syncScript.name, refusal(row.str(5)))

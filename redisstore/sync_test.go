@@ -15,7 +15,8 @@ import (
 	"github.com/primacy-go/primacy/internal/redistest"
 )
 
-// What a lost history must not leave behind, step by step: fleets meet these moments once in a thousand failovers.
+// What a lost history must not leave behind, step by step: fleets meet these moments once in a
+// thousand failovers.
 
 // opened is a store and a lease of it.
 func opened(t *testing.T, srv *redistest.Server, ttl time.Duration) (*Store, *lease) {
@@ -46,7 +47,8 @@ func forgets(srv *redistest.Server) {
 	srv.Do("HSET", "{primacy}:server", "id", "0123456789abcdef", "run", "0123")
 }
 
-// A token that is drawn in the calm is larger than any that was lost, also where the lost one's clock was ahead by as much as the calm is long.
+// A token that is drawn in the calm is larger than any that was lost, also where the lost one's
+// clock was ahead by as much as the calm is long.
 func TestTokensOfTheCalm(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -63,7 +65,8 @@ func TestTokensOfTheCalm(t *testing.T) {
 	}
 }
 
-// Between the question and its answer, the old server's last word came: the place holds. Where the new one does not know that, the lease is over.
+// Between the question and its answer, the old server's last word came: the place holds. Where the
+// new one does not know that, the lease is over.
 func TestAGrantOfALostHistoryEndsTheLease(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -115,7 +118,8 @@ func TestAnAnswerOfALostHistoryIsNotNoted(t *testing.T) {
 	l.mu.Unlock()
 }
 
-// A release that was lost is made again until it is done, though the way to the server is closed just then. It holds up no renewal.
+// A release that was lost is made again until it is done, though the way to the server is closed
+// just then. It holds up no renewal.
 func TestAGhostIsReleasedInTheEnd(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -175,7 +179,8 @@ func TestARequestBeforeTheAnswerOfItsClaim(t *testing.T) {
 	}
 }
 
-// Observers hear of what was lost: the line they saw last is gone, and the server that goes on has never known it.
+// Observers hear of what was lost: the line they saw last is gone, and the server that goes on has
+// never known it.
 func TestALostLineIsSeen(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
@@ -201,7 +206,8 @@ func TestALostLineIsSeen(t *testing.T) {
 	}
 }
 
-// A line in which somebody always stands, though no session is a day old, must not vanish under its holder after three days.
+// A line in which somebody always stands, though no session is a day old, must not vanish under its
+// holder after three days.
 func TestALineThatIsAlwaysWantedStays(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})

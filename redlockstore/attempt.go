@@ -69,7 +69,9 @@ func (c *claim) newAttemptLocked() *attempt {
 	l := c.l
 	l.tries++ // of the lease, not of the claim: the ID of one that was taken back may come again
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%q\n%d", l.id, c.ID, l.tries))
-	c.cur = &attempt{c: c, own: hex.EncodeToString(sum[:ownLen/2]), on: make([]state, len(l.s.servers)), off: make(chan struct{})}
+	c.cur = &attempt{
+		c: c, own: hex.EncodeToString(sum[:ownLen/2]), on: make([]state, len(l.s.servers)), off: make(chan struct{}),
+	}
 	return c.cur
 }
 

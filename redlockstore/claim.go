@@ -45,10 +45,12 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	}
 	for _, want := range claims {
 		if want.Slots != 0 {
-			return nil, fmt.Errorf("%s: a majority of Redis servers has no shared claims: %w", want.Name, driver.ErrRefused)
+			return nil, fmt.Errorf("%s: a majority of Redis servers has no shared claims: %w",
+				want.Name, driver.ErrRefused)
 		}
 		if l.s.cfg.Plain && (strings.HasPrefix(want.Name, l.s.mark("")) || strings.HasPrefix(want.Name, l.s.revoked(""))) {
-			return nil, fmt.Errorf("%s is a key of ours, not a name: it would end a lease, or keep one from claiming: %w", want.Name, driver.ErrRefused)
+			return nil, fmt.Errorf("%s is a key of ours, not a name: it would end a lease, or keep one from claiming: %w",
+				want.Name, driver.ErrRefused)
 		}
 	}
 	if err := ctx.Err(); err != nil || len(claims) == 0 {
@@ -111,7 +113,9 @@ func (l *lease) prepare(claims []driver.Claim) (all []*claim, old []*attempt, er
 // takeTurns waits until no other call tries for any of the claims. In one order, so that two calls
 // never wait for each other.
 func takeTurns(ctx context.Context, all []*claim) (done func(), err error) {
-	sorted := slices.SortedFunc(slices.Values(all), func(a, b *claim) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Seat, b.Seat)) })
+	sorted := slices.SortedFunc(slices.Values(all), func(a, b *claim) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Seat, b.Seat))
+	})
 	var taken []*claim
 	done = func() {
 		for _, c := range taken {
@@ -172,8 +176,8 @@ func (l *lease) answer(ctx context.Context, all []*claim, got []outcome) (places
 	return nil, fmt.Errorf("claim: %w", err)
 }
 
-// withdrawLocked takes a claim out of its seat whose ID may come again, and what News has not told of it
-// yet. The caller holds l.mu.
+// withdrawLocked takes a claim out of its seat whose ID may come again, and what News has not told
+// of it yet. The caller holds l.mu.
 func (c *claim) withdrawLocked() *attempt {
 	l := c.l
 	if c.out {

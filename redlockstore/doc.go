@@ -7,13 +7,14 @@
 // server counts down:
 //
 //	claim ──▶ SET NX PX on s1 ✓   s2 ✓   s3 (frozen)     held: a majority says so
-//	renew ──▶ PEXPIRE, if the value is ours, on all;     what a minority has lost is set again, with NX
+//	renew ──▶ PEXPIRE, if the value is ours, on all;     what a minority has lost is set again,
+//	                                                     with NX
 //	leave ──▶ DEL, if the value is ours, on all;         in the background where it takes long
 //
 // It has no fencing token and no line: whoever comes first after a release holds. What it promises
-// rests on three things: that no server's clock is stepped, that a server which lost its memory does
-// not count for a while ([Config.Guard]), and that the process stops by its own clock, which the
-// library above does. See docs/redlock.md.
+// rests on three things: that no server's clock is stepped, that a server which lost its memory
+// does not count for a while ([Config.Guard]), and that the process stops by its own clock, which
+// the library above does. See docs/redlock.md.
 //
 // What a server may still do with a call that was given up is bounded too: each call that sets a
 // key names the moment, on that server's own clock, after which it does nothing. Whoever gives a

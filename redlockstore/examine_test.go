@@ -92,7 +92,8 @@ func TestRightsThatAreEnough(t *testing.T) {
 		t.Error(err)
 	}
 	q := claim(t, next, "x")
-	if lines, err := s.Lines(limited(t, 30*time.Second), ""); err != nil || len(lines) != 1 || string(lines[0].Holder.Value) != "v" {
+	if lines, err := s.Lines(limited(t, 30*time.Second), ""); err != nil || len(lines) != 1 ||
+		string(lines[0].Holder.Value) != "v" {
 		t.Errorf("Lines = %+v, %v", lines, err)
 	}
 	if err := s.Revoke(limited(t, 30*time.Second), l.ID()); err != nil {

@@ -29,7 +29,9 @@ func TestAFollowedClaimOutlivesAnOutage(t *testing.T) {
 	for _, s := range servers {
 		s.Cont()
 	}
-	if err := retry(limited(t, 30*time.Second), func() error { return a.Release(limited(t, 30*time.Second), p) }); err != nil {
+	if err := retry(limited(t, 30*time.Second), func() error {
+		return a.Release(limited(t, 30*time.Second), p)
+	}); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
 	news, err := b.News(limited(t, 30*time.Second))
@@ -61,7 +63,6 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	stands(t, servers, "x")
 	for _, v := range servers {
 		v.Do("DEL", "primacy:lock:x")
 	}
@@ -111,8 +112,8 @@ func TestCloseEndsWhoTries(t *testing.T) {
 	}
 }
 
-// The user loses the right to one key while its lease waits for two. News tells so of that place, and goes on with the other. A key
-// that cannot be deleted holds up no release of another.
+// The user loses the right to one key while its lease waits for two. News tells so of that place,
+// and goes on with the other. A key that cannot be deleted holds up no release of another.
 func TestARefusedNameIsToldAlone(t *testing.T) {
 	t.Parallel()
 	c := redlockstore.Config{Username: "elector", Password: "sesame", MaxTTL: time.Minute, Guard: -1}
@@ -126,13 +127,16 @@ func TestARefusedNameIsToldAlone(t *testing.T) {
 	q, refused := claim(t, b, "good"), claim(t, b, "bad")
 	b.Follow(q, refused)
 	for _, s := range servers {
-		s.Do("ACL", "SETUSER", c.Username, "resetkeys", "~primacy:lock:good*", "~primacy:left:*", "~primacy:revoked:*")
+		s.Do("ACL", "SETUSER", c.Username, "resetkeys",
+			"~primacy:lock:good*", "~primacy:left:*", "~primacy:revoked:*")
 	}
 	news, err := b.News(limited(t, 30*time.Second))
-	if err != nil || len(news) != 1 || news[0].Place.ID != refused.ID || !errors.Is(news[0].Refused, driver.ErrRefused) {
+	if err != nil || len(news) != 1 || news[0].Place.ID != refused.ID ||
+		!errors.Is(news[0].Refused, driver.ErrRefused) {
 		t.Fatalf("News = %+v, %v, want that bad is refused", news, err)
 	}
-	if _, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "bad", ID: "again"}); !errors.Is(err, driver.ErrRefused) {
+	_, err = b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "bad", ID: "again"})
+	if !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("Claim = %v, want it refused", err)
 	}
 	if err := a.Release(limited(t, 50*time.Millisecond), bad); err == nil {

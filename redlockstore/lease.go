@@ -213,7 +213,7 @@ func (l *lease) repair(held []*claim, count *count, answers <-chan values) {
 				again = append(again, held[i].cur)
 			}
 			if len(again) > 0 {
-				l.enterAt(l.s.servers[at], again)
+				_, _ = l.enterAt(l.s.servers[at], again) // if not now, after the next renewal
 			}
 		}
 	})
@@ -275,7 +275,10 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 // announce brings a new value to a majority.
 func (l *lease) announce(ctx context.Context, c *claim, text string) error {
 	key, channel := l.s.key(c.Name), l.s.channel(c.Name)
-	answers := askAll(l.s, func(v *server) ([]any, error) { return v.call(update, l.limit, []string{key}, text, channel) })
+	answers := askAll(l.s, func(v *server) ([]any, error) {
+		return v.call(update, l.limit, []string{key}, text,
+			channel)
+	})
 	n := newCount(l.s, 1)
 	err := gather(ctx, l.s, answers, func(a values) bool { n.add(a, 0); return n.enough() })
 	if err != nil {

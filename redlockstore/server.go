@@ -246,7 +246,8 @@ func (v *server) wrap(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
 		return &serverError{v.addr, "does not answer", err}
 	}
-	if isRefusedAtOnce(err) || hasPrefix(err, "ERR The user executing the script can't", "ERR ACL failure in script") {
+	if isRefusedAtOnce(err) ||
+		hasPrefix(err, "ERR The user executing the script can't", "ERR ACL failure in script") {
 		return &serverError{v.addr, rootOf(err).Error(), driver.ErrRefused}
 	}
 	return &serverError{v.addr, err.Error(), err}

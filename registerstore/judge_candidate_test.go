@@ -129,7 +129,7 @@ func (p *candidate) lead(ctx context.Context, held driver.Place) {
 			break
 		}
 		sleep(context.Background(), time.Until(to)+1) // crashed or not: its right lasts
-		if to == want {
+		if to.Equal(want) {
 			break
 		}
 	}

@@ -84,7 +84,7 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 // start starts what runs as long as the lease.
 func (l *lease) start() {
 	l.timer = time.AfterFunc(l.patience(), func() { l.finish() })
-	go l.onChange(l.life.path, func(got looked) error {
+	go l.onChange(l.life.path, func(got looked) error { //nolint:unparam // onChange asks for an error
 		if !got.exists { // somebody else has ended the lease
 			l.end(driver.ErrGone, true)
 		}

@@ -91,7 +91,3 @@ func TestAPasswordKeepsOthersOutAndIsNeverShown(t *testing.T) {
 		t.Errorf("findings = %+v", f)
 	}
 }
-
-func final(err error) bool {
-	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrGone)
-}

@@ -73,7 +73,7 @@ func completing(cmd *cobra.Command) bool {
 
 func addFlagCompletions(a *app, c *cobra.Command) {
 	c.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		how := cobra.CompletionFunc(cobra.NoFileCompletions)
+		how := cobra.NoFileCompletions
 		switch {
 		case values[f.Name] != nil:
 			how = cobra.FixedCompletions(values[f.Name], cobra.ShellCompDirectiveNoFileComp)

@@ -150,11 +150,12 @@ func (c *contest) holding(id string, term *primacy.Term) string {
 // around this one, and to tell people whom they wait for.
 func (r *runner) look(ctx context.Context) error {
 	limit, nested := min(5*time.Second, r.timeout), len(r.outer) > 0
-	if nested {
+	switch {
+	case nested:
 		limit = r.timeout
-	} else if r.quiet || r.try {
+	case r.quiet || r.try:
 		return nil
-	} else if r.wait > 0 {
+	case r.wait > 0:
 		limit = min(limit, r.wait)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -283,7 +283,7 @@ const workerTick = 5 * time.Millisecond
 
 // workerCommand is the demo's work: it acts as leader by appending a line every 5 ms, without
 // asking whether it may. So the file shows when somebody really acted, as seen by those who did.
-func workerCommand(a *app) *cobra.Command {
+func workerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "worker FILE",
 		Hidden: true,

@@ -115,7 +115,7 @@ func openEventsFile(to string) (*os.File, error) {
 			how = os.O_RDWR | unix.O_NONBLOCK // nobody need read it yet, and nobody may stop
 		}
 		f, err := os.OpenFile(to, how, 0o600)
-		if pe, is := err.(*os.PathError); is {
+		if pe := (*os.PathError)(nil); errors.As(err, &pe) {
 			err = pe.Err // the path stands before it already
 		}
 		return f, err

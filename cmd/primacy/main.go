@@ -140,7 +140,7 @@ found; 1 only answers a question with no.`,
 		"a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
 	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a),
 		transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a),
-		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(a), serveCommand(a), cronCommand(a))
+		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(), serveCommand(a), cronCommand(a))
 	root.AddCommand(schemaCommand(a), storesTopic())
 	addCompletions(a, root)
 	return root

@@ -79,14 +79,14 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 		return err
 	}
 	if a.output != "table" {
-		return writeStates(a, states, sinces(ctx, a, s, states))
+		return writeStates(a, states, sinces(ctx, s, states))
 	}
 	if len(states) == 0 {
 		fmt.Fprintf(a.stdout, "nobody leads or waits%s. Start one: primacy run NAME -- COMMAND\n", below(prefix))
 		return nil
 	}
 	rows := [][]string{{"NAME", "LEADER", "SINCE", "TOKEN", "WAITING", "VALUE"}}
-	led := sinces(ctx, a, s, states)
+	led := sinces(ctx, s, states)
 	for i, st := range states {
 		token, value := "-", "-"
 		if st.Leader != nil {
@@ -335,7 +335,7 @@ func short(d time.Duration) string {
 const maxSince = 200
 
 // sinces returns since when the leaders of states lead, zero where it is not known.
-func sinces(ctx context.Context, a *app, s *primacy.Session, states []primacy.State) []time.Time {
+func sinces(ctx context.Context, s *primacy.Session, states []primacy.State) []time.Time {
 	out := make([]time.Time, len(states))
 	if len(states) > maxSince {
 		return out

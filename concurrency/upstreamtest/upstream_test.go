@@ -3,7 +3,6 @@ package upstreamtest
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -237,6 +236,6 @@ func command(dir, name string, args ...string) *exec.Cmd {
 func run(t *testing.T, dir, name string, args ...string) {
 	t.Helper()
 	if out, err := command(dir, name, args...).CombinedOutput(); err != nil {
-		t.Fatal(fmt.Sprintf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out))
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
 }

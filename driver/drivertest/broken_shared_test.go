@@ -76,7 +76,7 @@ var sharedBreaks = []broken{
 	{name: "does not tell who was passed over", clause: "those passed over in a transfer hear of it and can stand again",
 		lease: func(l driver.Lease) driver.Lease { return &hands{noNews{l}, handsOver(l)} }},
 	{name: "tells who handed over", clause: "a transfer is no news to who made it",
-		lease: func(l driver.Lease) driver.Lease { return tellsTransfer(l) }},
+		lease: tellsTransfer},
 	{name: "gives up though there is no heir", clause: "a transfer to a claim that does not wait behind leaves the holder alone",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, givesUp(l)} }},
 	{name: "gives up for a shared claim", clause: "a transfer to a shared claim leaves the holder alone",

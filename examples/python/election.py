@@ -87,11 +87,17 @@ def election(name, path=None, **candidate):
         try:
             yield term
         finally:
-            if os.getpid() == process:  # a child made by fork shares the connection: its end is not that of the work
+            if os.getpid() == process:
                 connection.shut()
                 reader.join()
     finally:
-        connection.close()
+        if os.getpid() == process:
+            connection.close()
+        else:  # a child made by fork shares the connection: its end is not that of the work
+            _inherited.append((connection, answer))
+
+
+_inherited = []  # kept until exit: the reader had a lock of it when it was forked, so that a close would wait for ever
 
 
 def _won(name, answer):

@@ -57,10 +57,10 @@ const (
 	SharedEnd  = "\x7f"
 )
 
-// LineSpan is the span of a line's deletions, whose keys begin with dir. SharedSpan is that of its
-// shared claims.
+// LineSpan is the span of a line's deletions, whose keys begin with dir.
 func LineSpan(dir string) Span { return Span{Key: dir, End: PrefixEnd(dir)} }
 
+// SharedSpan is that of the line's shared claims.
 func SharedSpan(dir string) Span { return Span{Key: dir + SharedMark, End: dir + SharedEnd} }
 
 // PrefixEnd returns the end of the range of all keys that begin with prefix.

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Bouncer runs pgbouncer in transaction mode before the server until the test ends, and returns its address: each transaction of a client goes to any
-// of a few connections. It needs Debian's package pgbouncer.
+// Bouncer runs pgbouncer in transaction mode before the server until the test ends, and returns its
+// address: each transaction of a client goes to any of a few connections. It needs Debian's package
+// pgbouncer.
 func (s *Server) Bouncer() string {
 	s.tb.Helper()
 	bin, err := exec.LookPath("pgbouncer")

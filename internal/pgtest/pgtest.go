@@ -1,5 +1,6 @@
-// Package pgtest runs real PostgreSQL servers for tests: on loopback, in temporary folders, with fsync. A server can be killed, frozen,
-// started again, and have a synchronous standby that is promoted. It needs Linux and Debian's package postgresql.
+// Package pgtest runs real PostgreSQL servers for tests: on loopback, in temporary folders, with
+// fsync. A server can be killed, frozen, started again, and have a synchronous standby that is
+// promoted. It needs Linux and Debian's package postgresql.
 package pgtest
 
 import (
@@ -121,7 +122,8 @@ func (s *Server) explain() {
 	}
 }
 
-// freePort returns a port nobody listens on, below those that the kernel takes for outgoing connections.
+// freePort returns a port nobody listens on, below those that the kernel takes for outgoing
+// connections.
 func freePort(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
@@ -178,7 +180,8 @@ func (s *Server) Fresh() *Server {
 	return &Server{s.tb, name, s.process}
 }
 
-// Ready returns nil when the server lets us in, and an error when it does not within the limit or has exited.
+// Ready returns nil when the server lets us in, and an error when it does not within the limit or
+// has exited.
 func (s *Server) Ready(limit time.Duration) error {
 	s.mu.Lock()
 	exited := s.exited
@@ -204,7 +207,8 @@ func (s *Server) Ready(limit time.Duration) error {
 	}
 }
 
-// Restart starts the server again, with its port and data, as after a crash, and returns when it serves.
+// Restart starts the server again, with its port and data, as after a crash, and returns when it
+// serves.
 func (s *Server) Restart() {
 	s.tb.Helper()
 	err := s.Launch()
@@ -276,8 +280,8 @@ func (s *Server) settings() []string {
 	return flags
 }
 
-// program finds a program of PostgreSQL: in PATH, or where Debian keeps them. Without one the test fails in CI, where a skipped test would
-// pass for a proof.
+// program finds a program of PostgreSQL: in PATH, or where Debian keeps them. Without one the test
+// fails in CI, where a skipped test would pass for a proof.
 func program(tb testing.TB, name string) string {
 	tb.Helper()
 	if path, err := exec.LookPath(name); err == nil {

@@ -49,8 +49,8 @@ func (o owner) own(path string) error {
 
 func (o owner) wear(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Credential: o.cred} }
 
-// onOneThread runs f on a thread that lives as long as this process: the death of the thread that started a child, not of the process, is
-// what Pdeathsig means.
+// onOneThread runs f on a thread that lives as long as this process: the death of the thread that
+// started a child, not of the process, is what Pdeathsig means.
 var onOneThread = sync.OnceValue(func() func(func() error) error {
 	type job struct {
 		f    func() error
@@ -70,7 +70,8 @@ var onOneThread = sync.OnceValue(func() func(func() error) error {
 	}
 })
 
-// Launch starts a server that has ended, or ends it as Kill does and starts it again, with its port and data. It does not wait until it serves.
+// Launch starts a server that has ended, or ends it as Kill does and starts it again, with its port
+// and data. It does not wait until it serves.
 func (s *Server) Launch() error {
 	s.Kill()
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -96,7 +97,8 @@ func (s *Server) Launch() error {
 	return nil
 }
 
-// Kill ends all processes of the server with SIGKILL and waits until they are gone: what they would still have written is lost.
+// Kill ends all processes of the server with SIGKILL and waits until they are gone: what they would
+// still have written is lost.
 func (s *Server) Kill() {
 	s.mu.Lock()
 	cmd, exited := s.cmd, s.exited
@@ -115,7 +117,8 @@ func (s *Server) Kill() {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 		<-exited
 	}
-	// The next server refuses to start beside what is left of this one: who was started while the others were counted, who lives on after a crash.
+	// The next server refuses to start beside what is left of this one: who was started while the
+	// others were counted, who lives on after a crash.
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		left := within(s.data())
 		if len(left) == 0 {
@@ -127,7 +130,8 @@ func (s *Server) Kill() {
 	}
 }
 
-// within returns the processes that work in a folder: all of a server's do in its data, and nobody else does. One that is dead and not yet buried does not.
+// within returns the processes that work in a folder: all of a server's do in its data, and nobody
+// else does. One that is dead and not yet buried does not.
 func within(dir string) (all []int) {
 	links, _ := filepath.Glob("/proc/[0-9]*/cwd")
 	for _, link := range links {
@@ -189,7 +193,8 @@ func (s *Server) pid() int {
 	}
 }
 
-// children returns the processes that pid has started. Each of them has a process group of its own, so there is no signal for all.
+// children returns the processes that pid has started. Each of them has a process group of its own,
+// so there is no signal for all.
 func children(pid int) (all []int) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range stats {

@@ -2,7 +2,8 @@ package pgtest
 
 import "time"
 
-// Standby makes a synchronous standby of the server, which runs until the test ends: from now on a commit is acknowledged when it is on both.
+// Standby makes a synchronous standby of the server, which runs until the test ends: from now on a
+// commit is acknowledged when it is on both.
 func (s *Server) Standby() *Server {
 	s.tb.Helper()
 	b := plan(s.tb, Options{Settings: s.o.Settings, Password: s.o.Password, NoFsync: s.o.NoFsync})
@@ -20,7 +21,8 @@ func (s *Server) Standby() *Server {
 	}
 }
 
-// Promote makes a standby the primary, and returns when it takes writes. The former primary is not told.
+// Promote makes a standby the primary, and returns when it takes writes. The former primary is not
+// told.
 func (s *Server) Promote() {
 	s.tb.Helper()
 	s.Exec("SELECT pg_promote(true, 30)")

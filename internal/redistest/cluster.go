@@ -8,8 +8,8 @@ import (
 
 const slots = 16384
 
-// StartCluster runs a cluster of n masters, which share the slots, with so many replicas in all, and returns when all of them know that. The
-// masters come first, replica i is one of master i%n.
+// StartCluster runs a cluster of n masters, which share the slots, with so many replicas in all,
+// and returns when all of them know that. The masters come first, replica i is one of master i%n.
 func StartCluster(tb testing.TB, n, replicas int, o Options) []*Server {
 	tb.Helper()
 	o.Cluster = true
@@ -67,7 +67,7 @@ func Owner(all []*Server) (owner *Server) {
 			if s.Exited() {
 				continue
 			}
-			if _, err := s.try("EXISTS", "{primacy}:server"); err == nil {
+			if err := s.try("EXISTS", "{primacy}:server"); err == nil {
 				owner = s
 				return true
 			}
@@ -99,7 +99,8 @@ func Agree(all []*Server, owner *Server) {
 	}
 }
 
-// Move is the slot of {primacy} on its way from one server of a cluster to another, as CLUSTER SETSLOT, MIGRATE and SETSLOT again take it there.
+// Move is the slot of {primacy} on its way from one server of a cluster to another, as CLUSTER
+// SETSLOT, MIGRATE and SETSLOT again take it there.
 type Move struct {
 	all      []*Server
 	from, to *Server
@@ -134,7 +135,8 @@ func (m *Move) Key(key string) {
 	m.from.Do("MIGRATE", "127.0.0.1", m.to.port, key, 0, 5000)
 }
 
-// End gives the slot to its new server: that one is told first, for whoever asks the old one is sent to it.
+// End gives the slot to its new server: that one is told first, for whoever asks the old one is
+// sent to it.
 func (m *Move) End() {
 	m.from.tb.Helper()
 	id := m.to.node()

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Age makes stores with that prefix take the server for one that has run for long and lost nothing: without it they wait a ttl before the
-// first grant on a server that was just started, and the largest ttl ever granted after a restart. See package redisstore.
+// Age makes stores with that prefix take the server for one that has run for long and lost nothing:
+// without it they wait a ttl before the first grant on a server that was just started, and the
+// largest ttl ever granted after a restart. See package redisstore.
 func (s *Server) Age(prefix string) {
 	s.tb.Helper()
 	server := fmt.Sprint(s.Do("INFO", "server"))
@@ -29,7 +30,8 @@ func field(info, name string) string {
 // Role returns "master" or "slave", in Redis's words.
 func (s *Server) Role() string { return field(fmt.Sprint(s.Do("INFO", "replication")), "role") }
 
-// Synced waits until a replica has a link to its primary, and until all that was written so far has arrived.
+// Synced waits until a replica has a link to its primary, and until all that was written so far has
+// arrived.
 func (s *Server) Synced() {
 	s.tb.Helper()
 	s.until("the replica to be in step", func() bool {
@@ -65,8 +67,8 @@ func (s *Server) until(what string, ok func() bool) {
 	}
 }
 
-// Keep copies what the server has on disk. Rewind kills the server, puts that copy back, and starts it again: all that was written since is
-// lost, as when the power fails before it reached the disk.
+// Keep copies what the server has on disk. Rewind kills the server, puts that copy back, and starts
+// it again: all that was written since is lost, as when the power fails before it reached the disk.
 func (s *Server) Keep() {
 	s.tb.Helper()
 	s.copy(filepath.Join(s.dir, "appendonlydir"), filepath.Join(s.dir, "kept"))

@@ -16,13 +16,15 @@ type Sentinels struct {
 	TLS      *etcdtest.Cert // their certificate, and that of the servers they watch, instead of plain TCP
 }
 
-// StartSentinel runs a sentinel that watches a primary under that name and, alone, decides to fail over after a second of silence.
+// StartSentinel runs a sentinel that watches a primary under that name and, alone, decides to fail
+// over after a second of silence.
 func StartSentinel(tb testing.TB, name string, primary *Server) *Server {
 	tb.Helper()
 	return StartSentinels(tb, name, primary, Sentinels{N: 1})[0]
 }
 
-// StartSentinels runs sentinels that watch a primary under that name, and returns when they know each other and so many replicas.
+// StartSentinels runs sentinels that watch a primary under that name, and returns when they know
+// each other and so many replicas.
 func StartSentinels(tb testing.TB, name string, primary *Server, o Sentinels, replicas ...*Server) (all []*Server) {
 	tb.Helper()
 	for range o.N {

@@ -1,5 +1,6 @@
-// Package redistest runs real Redis servers for tests, starts them on loopback, and does to them what machines and operators do: kills,
-// restarts, freezes, replicas that are promoted, clusters, sentinels. It is for tests only.
+// Package redistest runs real Redis servers for tests, starts them on loopback, and does to them
+// what machines and operators do: kills, restarts, freezes, replicas that are promoted, clusters,
+// sentinels. It is for tests only.
 package redistest
 
 import (
@@ -22,14 +23,16 @@ import (
 	"github.com/primacy-go/primacy/internal/servertest"
 )
 
-// Main runs the tests of a package, for its TestMain. More of them run beside each other than there are processors: nearly all the time they wait.
+// Main runs the tests of a package, for its TestMain. More of them run beside each other than there
+// are processors: nearly all the time they wait.
 func Main(m *testing.M) int {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "10")
 	return m.Run()
 }
 
-// Options say what kind of server to start. The zero value is a plain one that keeps nothing on disk.
+// Options say what kind of server to start. The zero value is a plain one that keeps nothing on
+// disk.
 type Options struct {
 	Persist  string         // "": nothing; "everysec" or "always": an append-only file with that appendfsync
 	Password string         // of the default user
@@ -54,8 +57,8 @@ type Server struct {
 	args []string
 }
 
-// Start runs one server until the test ends, and returns when it serves. Stores with the default prefix take it for one that has run for
-// long, unless it is Young.
+// Start runs one server until the test ends, and returns when it serves. Stores with the default
+// prefix take it for one that has run for long, unless it is Young.
 func Start(tb testing.TB, o Options) *Server {
 	tb.Helper()
 	bin := binary(tb)
@@ -104,8 +107,8 @@ func folder(tb testing.TB) string {
 	return dir
 }
 
-// freePort returns a port nobody listens on. It is below the range from which the kernel takes ports for outgoing
-// connections: one of those would keep a restarted server from its port.
+// freePort returns a port nobody listens on. It is below the range from which the kernel takes
+// ports for outgoing connections: one of those would keep a restarted server from its port.
 func freePort(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
@@ -228,13 +231,13 @@ func (s *Server) Do(args ...any) any {
 	return got
 }
 
-// try is Do with an error, and a short limit.
-func (s *Server) try(args ...any) (any, error) {
+// try is Do with an error in place of an answer, and a short limit.
+func (s *Server) try(args ...any) error {
 	c := s.client()
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	return c.Do(ctx, args...).Result()
+	return c.Do(ctx, args...).Err()
 }
 
 // start runs the process.
@@ -244,7 +247,8 @@ func (s *Server) start() error {
 	return s.Run(s.tb, cmd, filepath.Join(s.dir, "log"))
 }
 
-// Launch starts a server that has ended, on its port and with what it kept, and does not wait until it serves.
+// Launch starts a server that has ended, on its port and with what it kept, and does not wait until
+// it serves.
 func (s *Server) Launch() error {
 	s.Kill()
 	return s.start()
@@ -262,12 +266,13 @@ func (s *Server) Restart() {
 	}
 }
 
-// Ready returns nil when the server answers and has loaded its data, and an error when it does not within the limit or has exited.
+// Ready returns nil when the server answers and has loaded its data, and an error when it does not
+// within the limit or has exited.
 func (s *Server) Ready(limit time.Duration) error {
 	exited := s.Done()
 	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
 		if s.listens() {
-			if _, err := s.try("PING"); err == nil {
+			if err := s.try("PING"); err == nil {
 				return nil
 			}
 		}
@@ -282,7 +287,8 @@ func (s *Server) Ready(limit time.Duration) error {
 	}
 }
 
-// listens says whether a connection can be made. The client tries a refused one again by itself, and logs that.
+// listens says whether a connection can be made. The client tries a refused one again by itself,
+// and logs that.
 func (s *Server) listens() bool {
 	c, err := net.DialTimeout("tcp", s.Addr(), time.Second)
 	if err == nil {

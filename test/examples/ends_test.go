@@ -62,18 +62,21 @@ func onlyOneWorks(t *testing.T, before *process) {
 	}
 }
 
-// forks is a program whose child leaves the block that both are in, while its parent works on.
+// forks is a program whose child leaves the block that both are in, while its parent works on. It
+// waits for the child's end.
 const forks = `
 import os, sys, time
 sys.path.insert(0, "../../examples/python")
 from election import election
 with election("forks") as term:
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         sys.exit(0)
     for _ in range(24):
         term.check()
         print("works", flush=True)
         time.sleep(0.05)
+    os.waitpid(child, 0)
 `
 
 // A child that a leading process forked does not resign for it.

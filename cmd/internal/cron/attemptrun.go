@@ -1,6 +1,7 @@
 package cron
 
 import (
+	"errors"
 	"time"
 )
 
@@ -138,11 +139,11 @@ func (s *attemptRun) claim() event {
 		return evUnknown
 	}
 	h, err := s.try(s.run.Claim)
-	switch err {
-	case nil:
+	switch {
+	case err == nil:
 		s.h, s.claimed = h, s.e.o.Now()
 		return evOurs
-	case ErrHeld:
+	case errors.Is(err, ErrHeld):
 		return evHeld
 	}
 	return evUnknown

@@ -37,8 +37,17 @@ func (c SessionClaims) Ask(ctx context.Context, name, why string) error {
 // TermHold is a [Hold] of a session.
 type TermHold struct{ Term *primacy.Term }
 
-func (h TermHold) Check() error                      { return h.Term.Check() }
-func (h TermHold) Ending() <-chan struct{}           { return h.Term.Context().Done() }
-func (h TermHold) Cause() error                      { return context.Cause(h.Term.Context()) }
-func (h TermHold) Token() string                     { return h.Term.Token().String() }
+// Check implements [Hold].
+func (h TermHold) Check() error { return h.Term.Check() }
+
+// Ending implements [Hold].
+func (h TermHold) Ending() <-chan struct{} { return h.Term.Context().Done() }
+
+// Cause implements [Hold].
+func (h TermHold) Cause() error { return context.Cause(h.Term.Context()) }
+
+// Token implements [Hold].
+func (h TermHold) Token() string { return h.Term.Token().String() }
+
+// Release implements [Hold].
 func (h TermHold) Release(ctx context.Context) error { return h.Term.Resign(ctx) }

@@ -45,12 +45,11 @@ func (c *Commands) Run(stop <-chan struct{}, hold Hold, r Run) Ended {
 	ctx, cancel := context.WithCancel(context.Background())
 	var feeding sync.WaitGroup
 	feeding.Go(func() { feed(ctx, h.Term, cmd.Deadline, p) })
-	began := time.Now()
 	e := c.await(stop, h.Term, p, r)
 	st := p.Wait()
 	cancel()
 	feeding.Wait()
-	return e.ended(st, h.Term, time.Since(began))
+	return e.ended(st, h.Term)
 }
 
 func failed(err error) Ended {
@@ -150,7 +149,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 
 // ended says how it ended. What ended by itself before it was told to did what it did, whatever
 // came after.
-func (e ending) ended(st supervise.Status, t *primacy.Term, took time.Duration) Ended {
+func (e ending) ended(st supervise.Status, t *primacy.Term) Ended {
 	out := Ended{Verdict: OK, Code: st.Code, Late: st.Overrun}
 	switch {
 	case e.why != "" && st.Cause != supervise.CauseExited:

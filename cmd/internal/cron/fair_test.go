@@ -22,7 +22,7 @@ func TestAnAttemptAgainDoesNotStarveBehindNewInstants(t *testing.T) {
 		}
 		w.jobs = []*Job{job}
 		w.script = func(r Run) (time.Duration, string) {
-			left := job.schedule.Next(time.Now()).Sub(time.Now()) - 150*time.Millisecond
+			left := time.Until(job.schedule.Next(time.Now())) - 150*time.Millisecond
 			if r.Attempt == 1 {
 				return left, Failed
 			}

@@ -75,7 +75,7 @@ func (p *problem) Error() string { return p.key + ": " + p.text }
 
 // Check returns j ready for use, or what is wrong with it.
 func (j Job) Check() (*Job, error) {
-	wrong := func(key, format string, args ...any) (*Job, error) {
+	wrong := func(key, format string, args ...any) (*Job, error) { //nolint:unparam // as Check returns it
 		return nil, &problem{key, fmt.Sprintf(format, args...)}
 	}
 	within := func(d, low, high time.Duration) bool { return d >= low && d <= high }

@@ -162,7 +162,7 @@ func (p *simProc) keep() {
 		p.mu.Unlock()
 		asked := time.Now()
 		err := p.net(ctx, func() error {
-			if l != nil && time.Now().Sub(asked) < time.Second {
+			if l != nil && time.Since(asked) < time.Second {
 				return l.Renew(context.Background())
 			}
 			return nil
@@ -172,7 +172,7 @@ func (p *simProc) keep() {
 		switch over := p.lease == nil || !asked.Before(p.deadline); {
 		case p.lease != nil && (over || errors.Is(err, driver.ErrGone)):
 			p.lease, p.deadline = nil, time.Time{}
-		case p.lease != nil && err == nil && p.deadline.Sub(time.Now()) > simGrace:
+		case p.lease != nil && err == nil && time.Until(p.deadline) > simGrace:
 			p.deadline = asked.Add(simRight)
 		}
 		p.mu.Unlock()

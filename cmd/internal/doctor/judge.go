@@ -119,13 +119,13 @@ func (j *judge) removed(r removal) {
 }
 
 // leader is who acted last under the largest token, and when.
-func (j *judge) leader() (who string, token uint64, at time.Duration) {
+func (j *judge) leader() (who string, at time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if t := j.terms[j.largest]; t != nil {
-		return t.Who, t.Token, t.To
+		return t.Who, t.To
 	}
-	return "", 0, 0
+	return "", 0
 }
 
 // tally is the judge's count so far.

@@ -164,7 +164,7 @@ func (r *run) state() State {
 // firstLeader waits for the first act. Candidates that all end at once cannot stand here at all.
 func (r *run) firstLeader(ctx context.Context) error {
 	for end := now() + 2*r.o.TTL + 10*time.Second; now() < end; {
-		if who, _, _ := r.judge.leader(); who != "" {
+		if who, _ := r.judge.leader(); who != "" {
 			return nil
 		}
 		r.mu.Lock()
@@ -183,7 +183,7 @@ func (r *run) firstLeader(ctx context.Context) error {
 // awaitLeader waits until somebody acts, for limit at most.
 func (r *run) awaitLeader(ctx context.Context, limit time.Duration) bool {
 	for end := now() + limit; ; {
-		if _, _, at := r.judge.leader(); at > 0 && now()-at < 100*time.Millisecond {
+		if _, at := r.judge.leader(); at > 0 && now()-at < 100*time.Millisecond {
 			return true
 		}
 		if now() >= end || sleep(ctx, 10*time.Millisecond) != nil {
@@ -205,7 +205,7 @@ func (r *run) free(ctx context.Context, aim bool, which int) *process {
 			}
 		}
 		if busy < max(1, min(len(r.candidates)-1, len(r.candidates)/2)) {
-			leader, _, _ := r.judge.leader()
+			leader, _ := r.judge.leader()
 			i := slices.IndexFunc(r.candidates, func(p *process) bool { return aim && p.id == leader && !p.busy })
 			for ; i < 0; which++ {
 				if p := r.candidates[which%len(r.candidates)]; !p.busy {
@@ -225,7 +225,7 @@ func (r *run) free(ctx context.Context, aim bool, which int) *process {
 
 // inject injects a fault into p in the background, and ends it by the time the torture ends.
 func (r *run) inject(ctx context.Context, f faults.Fault, p *process, lasts, over time.Duration) {
-	leader, _, _ := r.judge.leader()
+	leader, _ := r.judge.leader()
 	part := "waits"
 	if leader == p.id {
 		part = "leads"

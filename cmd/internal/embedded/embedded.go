@@ -107,7 +107,7 @@ func (n *Node) join(ctx context.Context) (*host, error) {
 			return nil, nil
 		case <-tick.C:
 		case <-ctx.Done():
-			if context.Cause(ctx) == errSilent {
+			if errors.Is(context.Cause(ctx), errSilent) {
 				return nil, fmt.Errorf("embedded store %s: process %s hosts it but has not answered for %v: is "+
 					"it stopped? "+
 					"Continue it (kill -CONT) or end it", n.dir.name, n.lock.holder(), openLimit)

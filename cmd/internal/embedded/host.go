@@ -72,7 +72,7 @@ func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
 		return nil, err
 	}
 	if err := h.serve(d); err != nil {
-		h.stop()
+		_ = h.stop()
 		return nil, d.unusable(err)
 	}
 	return h, nil
@@ -233,7 +233,7 @@ func (h *host) serve(d *dir) error {
 	}))
 	go func() {
 		defer close(h.served)
-		h.grpc.Serve(listener)
+		_ = h.grpc.Serve(listener) // until h.stop
 	}()
 	go h.watch()
 	go keepSmall(h.etcd.Server)
@@ -309,7 +309,8 @@ func compact(s *etcdserver.EtcdServer, keep int64) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.Cfg.ReqTimeout())
 	defer cancel()
 	if rev := s.KV().Rev() - keep; rev > 1 {
-		s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true}) // an error: compacted before, or stopping
+		// An error: compacted before, or stopping.
+		_, _ = s.Compact(ctx, &pb.CompactionRequest{Revision: rev, Physical: true})
 	}
 }
 
@@ -325,7 +326,8 @@ func heal(s *etcdserver.EtcdServer) {
 	defer cancel()
 	for _, a := range s.Alarms() {
 		if a.Alarm == pb.AlarmType_NOSPACE {
-			s.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: a.MemberID, Alarm: a.Alarm})
+			off := pb.AlarmRequest_DEACTIVATE
+			_, _ = s.Alarm(ctx, &pb.AlarmRequest{Action: off, MemberID: a.MemberID, Alarm: a.Alarm})
 		}
 	}
 }

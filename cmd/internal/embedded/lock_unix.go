@@ -83,7 +83,7 @@ func (l *lock) holder() string {
 	return "?"
 }
 
-func (l *lock) release() { syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) }
+func (l *lock) release() { _ = syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN) }
 func (l *lock) close()   { l.file.Close() }
 
 func ownerOf(info fs.FileInfo) (int, bool) {

@@ -42,7 +42,7 @@ func (l *logFile) open() (err error) {
 func (l *logFile) Write(p []byte) (int, error) {
 	if l.size > 0 && l.size+int64(len(p)) > logLimit {
 		l.file.Close()
-		os.Rename(l.path, l.path+".1")
+		_ = os.Rename(l.path, l.path+".1")
 		if l.open() != nil {
 			l.size = 0
 			return len(p), nil

@@ -141,7 +141,7 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 			// Wait4 fails while d is the child of another process. Later that process reaps d, or
 			// it dies: then d becomes our child, and a later round reaps it.
 			var w syscall.WaitStatus
-			if pid, _ := syscall.Wait4(d.pid, &w, unix.WNOHANG|unix.WALL, nil); pid == command {
+			if pid, _ := syscall.Wait4(d.pid, &w, unix.WNOHANG|unix.WALL, nil); pid > 0 && pid == command {
 				wait, reaped = w, true
 			}
 		}

@@ -62,7 +62,7 @@ func withoutSIGTTOU(f func()) {
 	const n = int(unix.SIGTTOU) - 1
 	block.Val[0] = 1 << n
 	if unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old) == nil {
-		defer unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
+		defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
 	}
 	f()
 }

@@ -127,12 +127,13 @@ func (d *dialog) press(key string) bool {
 			d.step = stepConfirm
 		}
 	case stepConfirm:
-		if key != keyEnter {
+		switch {
+		case key != keyEnter:
 			d.typed = edit(d.typed, key)
-		} else if d.typed == d.asked {
+		case d.typed == d.asked:
 			d.confirmed = true
 			return true
-		} else {
+		default:
 			d.typed, d.wrong = "", "that is not "+d.what
 		}
 	}

@@ -164,10 +164,10 @@ func (u *ui) browse(key string) {
 }
 
 func (u *ui) typeFilter(key string) {
-	switch {
-	case key == keyEnter:
+	switch key {
+	case keyEnter:
 		u.mode = browsing
-	case key == keyEsc:
+	case keyEsc:
 		u.mode, u.filter = browsing, ""
 	default:
 		u.filter = edit(u.filter, key)
