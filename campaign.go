@@ -186,15 +186,19 @@ func (s *Session) campaign(ctx context.Context, spec claimSpec) (*Term, error) {
 // the seat back, once no claim stands there any more. X is a claim to give up on the way, or nil.
 func (s *Session) campaignIn(ctx context.Context, spec claimSpec, leave func(), x *exchange) (*Term, error) {
 	for {
+		if x != nil && !x.l.alive() {
+			x.release() // at once: who waits elsewhere need not wait for the end of this lease
+		}
 		l, err := s.live(ctx)
 		if err != nil {
 			x.release()
 			leave()
 			return nil, err
 		}
-		spec.exchange = nil
-		if x != nil && x.l == l && ctx.Err() == nil {
+		if spec.exchange = nil; x != nil && x.l == l && ctx.Err() == nil {
 			spec.exchange = x.swap
+		} else {
+			x.release()
 		}
 		k := newCampaign(ctx, l, spec, leave)
 		if !l.join(k.c) {

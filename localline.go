@@ -96,12 +96,12 @@ func (ls *localLines) leave(at seat, n int) {
 	}
 	w := l.waiting[0]
 	l.waiting = slices.Delete(l.waiting, 0, 1)
+	w.n = n // before the lock is given back: quit compares all of w
 	ls.mu.Unlock()
 	if w.caller != nil {
 		w.caller.turn(at.name, w.attempt)
 		return
 	}
-	w.n = n
 	close(w.come)
 }
 

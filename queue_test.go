@@ -322,6 +322,32 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 	})
 }
 
+// A lock is given back after the lease's soft end, of which nothing was heard yet, while another of
+// this process wants it. The next claim has another lease, and the old one is released at once: who
+// waits in another process need not wait for the end of the old lease.
+func TestAnExchangeAfterTheSoftEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		var jump atomic.Int64
+		clock := b.clock
+		b.clock = func() time.Duration { return clock() + time.Duration(jump.Load()) }
+		s := b.session("a", b.store, Options{})
+		b.clock = clock
+		other := b.session("b", b.store, Options{})
+		held := must[*Term](t)(s.Mutex("x", nil).Lock(t.Context()))
+		theirs := later(t, other.Mutex("x", nil).Lock)
+		mine := later(t, s.Mutex("x", nil).Lock)
+		jump.Store(int64(8500 * time.Millisecond)) // the soft end is at 8 s, the deadline at 9
+		go held.Resign(t.Context())
+		for _, got := range []<-chan *Term{theirs, mine} {
+			term := soon(got, time.Second)
+			if term == nil {
+				t.Fatal("the lock was not had within a second")
+			}
+			_ = term.Resign(t.Context())
+		}
+	})
+}
+
 // counting is a store whose calls for claims are counted.
 type counting struct {
 	driver.Store

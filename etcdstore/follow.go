@@ -226,6 +226,8 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 			if out = append(out, more...); err != nil {
 				return out, err
 			}
+		case forbidden(err) && some[0].isKept():
+			// The watch of its line goes on telling of its end. A new one would be refused.
 		case forbidden(err):
 			out = n.tellLast(out, some[0], driver.News{Refused: err})
 		case err != nil:

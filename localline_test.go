@@ -1,0 +1,36 @@
+package primacy
+
+import (
+	"context"
+	"testing"
+)
+
+// A semaphore's seat is given to one who waits in the moment in which his ctx ends. The race
+// detector has to find nothing, and the seats are free in the end.
+func TestASeatIsGivenToOneWhoQuits(t *testing.T) {
+	ls := localLines{taken: map[seat]*localLine{}}
+	at := seat{"n", "s"}
+	for range 3000 {
+		_, leave, err := ls.enter(context.Background(), at, 1, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		gone := make(chan struct{}, 2)
+		for range 2 { // one who quits sees another who waits
+			go func() {
+				if _, leave, err := ls.enter(ctx, at, 1, false); err == nil {
+					leave()
+				}
+				gone <- struct{}{}
+			}()
+		}
+		go cancel()
+		leave()
+		<-gone
+		<-gone
+		if len(ls.taken) > 0 {
+			t.Fatalf("a seat is left taken: %+v", ls.taken)
+		}
+	}
+}
