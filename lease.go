@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,14 +70,14 @@ func (l *lease) cause() core.Cause {
 	return l.ending
 }
 
-// overBy is why the lease is ending, or past its deadline; None while it is neither. A process that
-// was frozen may get the news that the store removed its claims before beat reads the clock: then
-// the lease expired, and nobody deposed its claims.
+// overBy is why the lease is over, None if its deadline is not past. A process that was frozen may
+// get the news that the store removed its claims before beat reads the clock: then the lease has
+// expired, and nobody deposed its claims.
 func (l *lease) overBy() core.Cause {
-	if cause := l.cause(); cause != core.None || l.s.clock() < core.Time(l.deadline.Load()) {
-		return cause
+	if l.s.clock() < core.Time(l.deadline.Load()) {
+		return core.None
 	}
-	return core.Expired
+	return cmp.Or(l.cause(), core.Expired)
 }
 
 // beat renews the lease and ends it in time. It makes no call itself, so no store client holds it
@@ -229,10 +230,11 @@ func (l *lease) deliver(n driver.News) {
 	}
 	switch {
 	case n.Gone:
+		e := core.ClaimEvent{Kind: core.Lost}
 		if cause := l.overBy(); cause != core.None {
-			c.notify(n.Place.ID, core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause}, nil)
+			e = core.ClaimEvent{Kind: core.LeaseOver, Cause: cause}
 		}
-		c.notify(n.Place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		c.notify(n.Place.ID, e, nil)
 	case n.Held:
 		c.heldNow(n.Place)
 	case n.Refused != nil:

@@ -336,6 +336,11 @@ func TestAClaimRemovedAfterTheDeadlineHasExpired(t *testing.T) {
 			if err := term.Check(); err == nil {
 				t.Errorf("after the deadline %v: Check says yes", late)
 			}
+			time.Sleep(time.Second) // the record is written beside it
+			past, err := l.s.Election("n").History(context.Background(), 1)
+			if err != nil || len(past) != 1 || past[0].Reason != ReasonOf(want) {
+				t.Errorf("after the deadline %v: the history says %+v, %v", late, past, err)
+			}
 		})
 	}
 }
