@@ -112,7 +112,7 @@ func (c *conn) begin(o op) (frame []byte, answer <-chan reply) {
 
 // requestNumber returns the number of a session's nth request: above 0, for the others have a
 // meaning of their own.
-func requestNumber(n uint32) int32 { return int32(1 + n%(1<<31-1)) }
+func requestNumber(n uint32) int32 { return int32(1 + (n-1)%(1<<31-1)) }
 
 // send sends a frame. It blocks while the network takes nothing. Where it fails, the connection is
 // lost.
