@@ -54,6 +54,14 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
 		t.Fatal(err)
 	}
+	s := open(t, c)
+	for ln := (driver.Line{}); ln.Holder == nil || ln.Holder.Lease != b.ID(); {
+		var err error
+		if ln, err = s.Line(limited(t, 30*time.Second), "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(100 * time.Millisecond) // b's own follower is to note it, not the Claim that asks whether it has
 	if err := retry(limited(t, 30*time.Second), func() error { // until b knows that it holds
 		got, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "x", ID: q.ID})
 		if err == nil && !got[0].Held {
