@@ -89,7 +89,7 @@ func newLease(s *Store, id int64) *lease {
 		newsbox: newNewsbox(se, table),
 		batch:   &batcher{w: s.wire, j: s.journal}}
 	se.onEnd = func() {
-		// First, for News to tell of the end: what follows may wait for a stream that is being opened.
+		// First, so that News tells of the end: what follows may wait while a stream is opened.
 		l.waiters.poke()
 		l.stream.Close()
 		for _, su := range table.subs() {

@@ -61,7 +61,8 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(100 * time.Millisecond) // b's own follower is to note it, not the Claim that asks whether it has
+	// The store's own attempt is to find that it holds, not the Claim that asks whether it did.
+	time.Sleep(100 * time.Millisecond)
 	if err := retry(limited(t, 30*time.Second), func() error { // until b knows that it holds
 		got, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "x", ID: q.ID})
 		if err == nil && !got[0].Held {
