@@ -110,7 +110,7 @@ func (h *casHandle) release(t *task, ctx *life, p place) error {
 	return err
 }
 
-// wait is registerstore/claim.go: Wait, with an expiry watch over the leases before.
+// wait waits as registerstore does: an expiry watch watches the leases of those before.
 func (h *casHandle) wait(t *task, ctx *life, p place) (place, error) {
 	b, n := &bell{}, h.n
 	silence := h.lease.ttl * 112 / 100
