@@ -13,9 +13,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// TestSimulatedVigilIsWokenForNothing: a watch that is woken for nothing (its stream was opened
+// TestSimulatedWatchIsWokenForNothing: a watch that is woken for nothing (its stream was opened
 // anew) more than half a ttl after the last heartbeat must not end the session early.
-func TestSimulatedVigilIsWokenForNothing(t *testing.T) {
+func TestSimulatedWatchIsWokenForNothing(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		const ttl = time.Second
 		a, _ := gatedAt(t, c, 0, 0)

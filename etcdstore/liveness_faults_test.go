@@ -31,10 +31,10 @@ func prefixedAt(t *testing.T, c *etcdsim.Cluster, client int, o Options) (*Store
 	return s, g
 }
 
-// TestSimulatedVigilSparesAnotherPrefix: a store's prefix is another one's and one of its names.
+// TestSimulatedWatchSparesAnotherPrefix: a store's prefix is another one's and one of its names.
 // Who waits for that name stands behind a claim of the inner store, whose heartbeat it would look
 // for in the wrong place: the holder lives, and must not be ended.
-func TestSimulatedVigilSparesAnotherPrefix(t *testing.T) {
+func TestSimulatedWatchSparesAnotherPrefix(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		outer, _ := prefixedAt(t, c, 0, Options{Prefix: "primacy/"})
 		inner, _ := prefixedAt(t, c, 1, Options{Prefix: "primacy/billing/"})
@@ -64,9 +64,9 @@ func TestSimulatedVigilSparesAnotherPrefix(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilGoesOnWhileClaimsAreLeft: more claims are waited for than one Txn ends, and
+// TestSimulatedWatchGoesOnWhileClaimsAreLeft: more claims are waited for than one Txn ends, and
 // the dead session's lease cannot be revoked.
-func TestSimulatedVigilGoesOnWhileClaimsAreLeft(t *testing.T) {
+func TestSimulatedWatchGoesOnWhileClaimsAreLeft(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		b, g := gatedAt(t, c, 1, 1)

@@ -66,9 +66,9 @@ func TestSimulatedFrozenWaiter(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilCountsFromTheReceipt: the first read of who watches is on its way for almost a
+// TestSimulatedWatchCountsFromTheReceipt: the first read of who watches is on its way for almost a
 // ttl, while the holder beats. What it then tells is news, however long ago it was asked for.
-func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
+func TestSimulatedWatchCountsFromTheReceipt(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		b, g := gatedAt(t, c, 1, 1)
@@ -105,9 +105,9 @@ func TestSimulatedVigilCountsFromTheReceipt(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilWithALostAnswer: the Txn that ends the session is carried out, its answer is
+// TestSimulatedWatchWithALostAnswer: the Txn that ends the session is carried out, its answer is
 // lost, and the watches are deaf. The next one must lead all the same, and nothing may be left.
-func TestSimulatedVigilWithALostAnswer(t *testing.T) {
+func TestSimulatedWatchWithALostAnswer(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		b, g := gatedAt(t, c, 1, 1)
@@ -143,9 +143,9 @@ func TestSimulatedVigilWithALostAnswer(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilIsOutrunByItsNews: the news that the claim is gone comes before the answer to
+// TestSimulatedWatchIsOutrunByItsNews: the news that the claim is gone comes before the answer to
 // the Txn that took it. The rest of the session must go too.
-func TestSimulatedVigilIsOutrunByItsNews(t *testing.T) {
+func TestSimulatedWatchIsOutrunByItsNews(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		b, g := gatedAt(t, c, 1, 1)
@@ -176,9 +176,9 @@ func TestSimulatedVigilIsOutrunByItsNews(t *testing.T) {
 	})
 }
 
-// TestSimulatedTwoVigils: readers of several processes wait behind one writer, and all find it
+// TestSimulatedTwoWatchs: readers of several processes wait behind one writer, and all find it
 // silent at once.
-func TestSimulatedTwoVigils(t *testing.T) {
+func TestSimulatedTwoWatchs(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		holder := granted(t, a, "a", short)
@@ -253,10 +253,10 @@ func TestSimulatedDeadStaysDead(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilEndsWhatAnotherLeftHalfDone: the heartbeat is gone, and the claim stands: who
+// TestSimulatedWatchEndsWhatAnotherLeftHalfDone: the heartbeat is gone, and the claim stands: who
 // deleted it did no more, or was no watch at all, and the holder may have had an answer just
 // before.
-func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
+func TestSimulatedWatchEndsWhatAnotherLeftHalfDone(t *testing.T) {
 	for _, early := range []bool{true, false} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 			_, k, waiter, p := pairOf(t, c, time.Second)
@@ -285,9 +285,9 @@ func TestSimulatedVigilEndsWhatAnotherLeftHalfDone(t *testing.T) {
 	}
 }
 
-// TestSimulatedVigilRemindsTheDeaf: what is pushed does not arrive, and the session before is
+// TestSimulatedWatchRemindsTheDeaf: what is pushed does not arrive, and the session before is
 // ended. Who waits must hear of it all the same, long before it would look by itself.
-func TestSimulatedVigilRemindsTheDeaf(t *testing.T) {
+func TestSimulatedWatchRemindsTheDeaf(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		_, k, waiter, p := pairOf(t, c, short)
 		at := held(t, waiter, p)
@@ -306,8 +306,8 @@ func TestSimulatedVigilRemindsTheDeaf(t *testing.T) {
 	})
 }
 
-// TestSimulatedOrdinaryLineKeepsNoVigil: where nobody has a heartbeat, nobody asks for one.
-func TestSimulatedOrdinaryLineKeepsNoVigil(t *testing.T) {
+// TestSimulatedOrdinaryLineKeepsNoWatch: where nobody has a heartbeat, nobody asks for one.
+func TestSimulatedOrdinaryLineKeepsNoWatch(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		b, _ := gatedAt(t, c, 1, 1)
@@ -329,9 +329,9 @@ func TestSimulatedOrdinaryLineKeepsNoVigil(t *testing.T) {
 	})
 }
 
-// TestSimulatedVigilIsShared: many who wait behind one session watch it once, and nothing is left
+// TestSimulatedWatchIsShared: many who wait behind one session watch it once, and nothing is left
 // when they have gone.
-func TestSimulatedVigilIsShared(t *testing.T) {
+func TestSimulatedWatchIsShared(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		a, _ := gatedAt(t, c, 0, 0)
 		b, _ := gatedAt(t, c, 1, 1)

@@ -174,7 +174,7 @@ func TestALeaseThatEndedAfterARenewalWithoutAnAnswerIsGone(t *testing.T) {
 
 // The waiter sleeps when it is about to end the lease, and the owner, who was only slow, renews
 // meanwhile.
-func TestAVigilThatSleptStrikesInVain(t *testing.T) {
+func TestAWatchThatSleptStrikesInVain(t *testing.T) {
 	bubble(t, func(t *testing.T, r *hooked) {
 		l := granted(t, storeOver(t, r), "a", 10*time.Second)
 		p := claimed(t, l, "n")
