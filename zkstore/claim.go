@@ -251,10 +251,10 @@ func (l *lease) awaitGone(ctx context.Context, all []*claim) error {
 
 // died returns what a release answers when the link is over: nil only if the session has ended too.
 func (l *lease) died() error {
-	if errors.Is(l.why, driver.ErrGone) {
+	if errors.Is(l.reason(), driver.ErrGone) {
 		return nil
 	}
-	return l.why
+	return l.reason()
 }
 
 // removeClaims begins to remove claims that were given up: see [claims.toRemove].

@@ -1,6 +1,7 @@
 package zkstore
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -28,9 +29,10 @@ func piped(t *testing.T) (l *link, server net.Conn) {
 	up := make(chan struct{})
 	close(up)
 	l = &link{
-		store: &Store{}, up: up, dead: make(chan struct{}), watches: watches{all: map[string]*watch{}},
+		store: &Store{}, up: up, watches: watches{all: map[string]*watch{}},
 		rotation: newRotation([]string{"a"}, nil),
 	}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.present = newConn(client, l, time.Hour)
 	return l, server
 }
@@ -116,6 +118,20 @@ func TestNoTwoRequestsOfASessionHaveOneNumber(t *testing.T) {
 	}
 }
 
+// joining has a link ask for its session on a new connection. It returns the server's side, and
+// what comes of it.
+func joining(t *testing.T, l *link) (server net.Conn, done <-chan error) {
+	t.Helper()
+	client, server := net.Pipe()
+	t.Cleanup(func() { client.Close() })
+	result := make(chan error, 1)
+	go func() {
+		_, err := l.join(client)
+		result <- err
+	}()
+	return server, result
+}
+
 // answerSession answers the request for a session, and returns it.
 func answerSession(t *testing.T, server net.Conn, s session) (asks []byte) {
 	t.Helper()
@@ -140,13 +156,7 @@ func TestAnotherConnectionSaysWhatWasSeen(t *testing.T) {
 	<-answer
 	l.present, l.up = nil, make(chan struct{})
 	l.session = session{id: 7, timeout: time.Hour, password: []byte("0123456789abcdef")}
-	client, server := net.Pipe()
-	defer client.Close()
-	done := make(chan error, 1)
-	go func() {
-		_, err := l.join(client)
-		done <- err
-	}()
+	server, done := joining(t, l)
 	r := reader{rest: answerSession(t, server, l.session)}
 	r.int()
 	if zxid := r.long(); zxid != 1<<40 {

@@ -132,7 +132,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func
 			if ok, _, err := reads.Exists(node); err == nil && ok {
 				at := time.Now()
 				shown.Store(&at)
-			} else if err == nil || isClosed(stop) {
+			} else if err == nil || zkstore.IsClosed(stop) {
 				break
 			}
 		}
@@ -155,15 +155,6 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func
 		t.Errorf("a renewal promised the lease for %v after another held", promised.Sub(held))
 	}
 	return late()
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // keep renews a lease until the test ends.

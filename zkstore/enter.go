@@ -79,7 +79,7 @@ func (e *entry) run() {
 			return
 		}
 		if err != nil && !l.pause(try) {
-			l.claims.decline(e.batch, l.why)
+			l.claims.decline(e.batch, l.reason())
 			return
 		}
 	}

@@ -235,7 +235,7 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 	held, watches := make(chan error, 1), make(chan struct{})
 	p.decide(func(opcode int32, request string) fate {
 		switch {
-		case isClosed(watches):
+		case zkstore.IsClosed(watches):
 			if opcode == opGetChildren2 || opcode == opGetData {
 				return swallow
 			}

@@ -40,3 +40,6 @@ var RequestNumber = requestNumber
 
 // ErrBadVersion is ZooKeeper's error for a node of another version.
 var ErrBadVersion = errBadVersion
+
+// IsClosed says whether a channel is closed.
+var IsClosed = isClosed

@@ -76,7 +76,7 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 			return err
 		}
 		if !l.pause(try) {
-			return l.why
+			return l.reason()
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (l *lease) check(ctx context.Context) error {
 	case err != nil:
 		return err
 	case l.over():
-		return l.why
+		return l.reason()
 	case l.isClosing():
 		return driver.ErrGone
 	}
@@ -208,7 +208,7 @@ func (l *lease) patrol() {
 	for {
 		select {
 		case <-time.After(12 * slowly):
-		case <-l.dead:
+		case <-l.ctx.Done():
 			return
 		}
 		all := l.claims.standing()

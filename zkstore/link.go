@@ -29,16 +29,17 @@ type link struct {
 	present *conn         // nil: none
 	up      chan struct{} // closed while there is a present connection
 
-	dead chan struct{} // closed once the session is over for us
-	why  error         // why, set before dead is closed
+	ctx    context.Context // ended once the session is over for us; its cause says why
+	cancel context.CancelCauseFunc
 }
 
 // newLink begins a session with that timeout. It does not wait for it. The caller has counted it in
 // Store.work.
 func newLink(s *Store, timeout time.Duration) *link {
-	l := &link{store: s, up: make(chan struct{}), dead: make(chan struct{}), watches: watches{all: map[string]*watch{}},
+	l := &link{store: s, up: make(chan struct{}), watches: watches{all: map[string]*watch{}},
 		session: session{timeout: (timeout + time.Millisecond - 1).Truncate(time.Millisecond)}}
-	l.rotation = newRotation(s.servers.all, l.dead)
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	l.rotation = newRotation(s.servers.all, l.ctx.Done())
 	go l.run()
 	return l
 }
@@ -48,45 +49,46 @@ func (l *link) run() {
 	defer l.store.work.Done()
 	for !l.over() {
 		addr := l.rotation.next()
-		c, err := l.dial(addr)
-		if err != nil {
+		if err := l.connect(addr); err != nil {
 			l.rotation.failed(addr, err)
-			continue
-		}
-		began := now()
-		c.serve()
-		l.mu.Lock()
-		l.present, l.up = nil, make(chan struct{})
-		l.mu.Unlock()
-		if now()-began < tooShort {
-			l.pause(1)
+		} else {
+			l.rotation.found()
 		}
 	}
 }
 
-// tooShort is for how long a connection must have lasted for the next one to come without a pause.
-// Otherwise a server that gives the session and then drops us is asked thousands of times a second.
-const tooShort = 50 * time.Millisecond
+// connect keeps the session connected to one server, until that connection is lost. It returns an
+// error if there was none, or one that was lost at once: then the next comes after a pause, as after
+// a refusal. Otherwise a server that gives the session and then drops us would be asked thousands of
+// times a second.
+func (l *link) connect(addr string) error {
+	c, err := l.dial(addr)
+	if err != nil {
+		return err
+	}
+	began := now()
+	c.serve()
+	l.mu.Lock()
+	l.present, l.up = nil, make(chan struct{})
+	l.mu.Unlock()
+	if now()-began < 50*time.Millisecond {
+		return errLost
+	}
+	return nil
+}
 
 // dial connects to a server, which takes 2 s at most.
 func (l *link) dial(addr string) (*conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), handshakes)
+	ctx, cancel := context.WithTimeout(l.ctx, handshakes)
 	defer cancel()
-	go func() { // the end of the link ends the handshake too
-		select {
-		case <-l.dead:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	c, err := l.store.servers.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	end, _ := ctx.Deadline()
 	_ = c.SetDeadline(end)
-	stop := context.AfterFunc(ctx, func() { c.Close() })
-	defer stop() // before cancel
+	stop := context.AfterFunc(l.ctx, func() { c.Close() })
+	defer stop()
 	joined, err := l.join(c)
 	if err != nil {
 		c.Close()
@@ -118,17 +120,16 @@ func (l *link) join(nc net.Conn) (*conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over() {
-		return nil, l.why
+		return nil, l.reason()
 	}
 	l.session, l.present, l.began = got, c, asked
 	l.gen++
 	close(l.up)
-	l.rotation.found()
 	return c, nil
 }
 
 // over says whether the session is over for us.
-func (l *link) over() bool { return isClosed(l.dead) }
+func (l *link) over() bool { return l.ctx.Err() != nil }
 
 // wait waits until c is closed, and returns an error if ctx or the link ended before.
 func (l *link) wait(ctx context.Context, c <-chan struct{}) error {
@@ -137,18 +138,13 @@ func (l *link) wait(ctx context.Context, c <-chan struct{}) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-l.dead:
-		return l.why
+	case <-l.ctx.Done():
+		return l.reason()
 	}
 }
 
 // reason returns why the link is over, nil if it is not.
-func (l *link) reason() error {
-	if l.over() {
-		return l.why
-	}
-	return nil
-}
+func (l *link) reason() error { return context.Cause(l.ctx) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -199,8 +195,7 @@ func (l *link) end(why error, closing bool) {
 		l.mu.Unlock()
 		return
 	}
-	l.why = why
-	close(l.dead)
+	l.cancel(why)
 	c := l.present
 	l.mu.Unlock()
 	switch {
@@ -237,13 +232,13 @@ func (l *link) request(ctx context.Context, o op) ([]byte, error) {
 	select {
 	case r := <-answer:
 		if l.over() && errors.Is(r.err, errLost) {
-			return nil, l.why
+			return nil, l.reason()
 		}
 		return r.body, l.translate(r.err)
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-l.dead:
-		return nil, l.why
+	case <-l.ctx.Done():
+		return nil, l.reason()
 	}
 }
 
@@ -252,7 +247,7 @@ func (l *link) pause(try int) bool {
 	select {
 	case <-time.After(storeutil.Backoff(try, 20*time.Millisecond, time.Second)):
 		return true
-	case <-l.dead:
+	case <-l.ctx.Done():
 		return false
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"testing"
 	"time"
 
@@ -38,13 +37,7 @@ func TestNothingOvertakesThePasswordOnANewConnection(t *testing.T) {
 		l, _ := piped(t)
 		l.present, l.up = nil, make(chan struct{})
 		l.store.config = Config{Username: user, Password: "p"}
-		client, server := net.Pipe()
-		defer client.Close()
-		done := make(chan error, 1)
-		go func() {
-			_, err := l.join(client)
-			done <- err
-		}()
+		server, done := joining(t, l)
 		answerSession(t, server, session{id: 7, timeout: time.Hour})
 		if user != "" {
 			head := make([]byte, 4)
@@ -69,13 +62,7 @@ func TestASessionThatEndedIsNotBegunAnew(t *testing.T) {
 	for _, id := range []int64{0, 8} {
 		l, _ := piped(t)
 		l.session = session{id: 7, timeout: time.Hour}
-		client, server := net.Pipe()
-		defer client.Close()
-		done := make(chan error, 1)
-		go func() {
-			_, err := l.join(client)
-			done <- err
-		}()
+		server, done := joining(t, l)
 		answerSession(t, server, session{id: id, timeout: time.Hour})
 		if err := <-done; !errors.Is(err, driver.ErrGone) || !errors.Is(l.reason(), driver.ErrGone) {
 			t.Errorf("session %d for 7: %v, %v", id, err, l.reason())

@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// fake is a server that gives every connection the session 7, and then does handle.
-func fake(t *testing.T, timeout time.Duration, handle func(c net.Conn)) (addr string, joins *atomic.Int64) {
+// listen is a server that does handle on each connection.
+func listen(t *testing.T, handle func(c net.Conn)) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ln.Close() })
-	joins = new(atomic.Int64)
 	go func() {
 		for {
 			c, err := ln.Accept()
@@ -26,36 +25,50 @@ func fake(t *testing.T, timeout time.Duration, handle func(c net.Conn)) (addr st
 			}
 			go func() {
 				defer c.Close()
-				if _, err := readFrame(c, 1024); err != nil {
-					return
-				}
-				b := appendLong(appendInt(appendInt(nil, 0), int32(timeout.Milliseconds())), 7)
-				b = appendText(b, make([]byte, 16))
-				c.Write(append(appendInt(nil, int32(len(b))), b...))
-				joins.Add(1)
 				handle(c)
 			}()
 		}
 	}()
-	return ln.Addr().String(), joins
+	return ln.Addr().String()
 }
 
-func fakeStore(addr string) *Store {
+// fake is a server that gives every connection the session 7, and then does handle.
+func fake(t *testing.T, timeout time.Duration, handle func(c net.Conn)) (addr string, joins *atomic.Int64) {
+	t.Helper()
+	joins = new(atomic.Int64)
+	return listen(t, func(c net.Conn) {
+		if _, err := readFrame(c, 1024); err != nil {
+			return
+		}
+		b := appendLong(appendInt(appendInt(nil, 0), int32(timeout.Milliseconds())), 7)
+		b = appendText(b, make([]byte, 16))
+		c.Write(append(appendInt(nil, int32(len(b))), b...))
+		joins.Add(1)
+		handle(c)
+	}), joins
+}
+
+// linkedTo returns a store of that server, with one link.
+func linkedTo(t *testing.T, addr string) (*Store, *link) {
+	t.Helper()
 	s, err := build(Config{Servers: []string{addr}})
 	if err != nil {
-		panic(err)
+		t.Fatal(err)
 	}
 	s.longest = time.Hour
-	return s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, err := s.dialLocked(3 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, l
 }
 
 // A server that gives the session and drops the connection at once.
 func TestAServerThatDropsAtOnceIsNotAskedAllTheTime(t *testing.T) {
 	addr, joins := fake(t, 3*time.Second, func(c net.Conn) {})
-	s := fakeStore(addr)
-	s.mu.Lock()
-	_, _ = s.dialLocked(3 * time.Second)
-	s.mu.Unlock()
+	s, _ := linkedTo(t, addr)
 	time.Sleep(time.Second)
 	n := joins.Load()
 	begun := time.Now()
@@ -70,10 +83,7 @@ func TestAServerThatDropsAtOnceIsNotAskedAllTheTime(t *testing.T) {
 func TestAServerThatReadsNothing(t *testing.T) {
 	stop := make(chan struct{})
 	addr, joins := fake(t, 3*time.Second, func(c net.Conn) { <-stop })
-	s := fakeStore(addr)
-	s.mu.Lock()
-	l, _ := s.dialLocked(3 * time.Second)
-	s.mu.Unlock()
+	s, l := linkedTo(t, addr)
 	for range 40 {
 		go func() { l.request(context.Background(), setOp("/a", make([]byte, 1<<19), -1)) }()
 	}
@@ -95,23 +105,9 @@ func TestAServerThatReadsNothing(t *testing.T) {
 	close(stop)
 }
 
-// A server that accepts and never answers: how long is Close?
+// Close does not wait for a server that accepts and never answers.
 func TestCloseWhileAServerNeverAnswers(t *testing.T) {
-	ln, _ := net.Listen("tcp", "127.0.0.1:0")
-	defer ln.Close()
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go io.Copy(io.Discard, c)
-		}
-	}()
-	s := fakeStore(ln.Addr().String())
-	s.mu.Lock()
-	_, _ = s.dialLocked(3 * time.Second)
-	s.mu.Unlock()
+	s, _ := linkedTo(t, listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }))
 	time.Sleep(200 * time.Millisecond)
 	begun := time.Now()
 	s.Close()

@@ -190,7 +190,7 @@ func (r *renewal) untilNext(called, timeout time.Duration) time.Duration {
 }
 
 func (r *renewal) wait(ctx context.Context, d time.Duration) error {
-	if err := storeutil.WaitFor(ctx, d, r.dead); err != nil {
+	if err := storeutil.WaitFor(ctx, d, r.ctx.Done()); err != nil {
 		return fmt.Errorf("not enough time to prove that the session lives: %w", err)
 	}
 	return r.reason()

@@ -141,8 +141,8 @@ func (v *turnWait) wait() (turn bool, err error) {
 	case <-late.C:
 		v.seen = nil
 		return false, nil
-	case <-v.l.dead:
-		return false, v.l.why
+	case <-v.l.ctx.Done():
+		return false, v.l.reason()
 	}
 	rest, ok := v.rest()
 	switch {

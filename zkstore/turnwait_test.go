@@ -1,6 +1,7 @@
 package zkstore
 
 import (
+	"context"
 	"encoding/binary"
 	"io"
 	"strconv"
@@ -30,7 +31,7 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 		{what: "our own node is not watched", front: 1, gone: []int{0}, by: gen, unguarded: true, looks: true},
 		{what: "another's node changed", front: 2, gone: []int{0, 1}, by: gen, lost: true, looks: true},
 	} {
-		l := newLease(tree{&link{gen: gen, dead: make(chan struct{})}}, "")
+		l := newLease(tree{&link{gen: gen, ctx: context.Background()}}, "")
 		v := newTurnWait(l, &claim{own: ownWatch{w: &watch{}, gen: gen}, gone: make(chan struct{})})
 		if c.unguarded {
 			v.c.own.w.done = true
@@ -59,7 +60,7 @@ func TestWhenItIsAWaitersTurn(t *testing.T) {
 // Of a node that had gone before it was watched, that is known before anybody may hold by the
 // watch.
 func TestAWatchGuardsWhenItIsKnownThatItHasNotFired(t *testing.T) {
-	l := newLease(tree{&link{dead: make(chan struct{})}}, "")
+	l := newLease(tree{&link{ctx: context.Background()}}, "")
 	for _, gone := range []bool{true, false} {
 		c := &claim{want: driver.Claim{Name: "n", ID: "i"}, gone: make(chan struct{})}
 		w := &watch{done: gone, deleted: gone, fired: make(chan struct{})}
