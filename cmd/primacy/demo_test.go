@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,20 +19,45 @@ func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
 	oneDemo(t)
 	// What a user has set for his own runs is not the candidates' business, nor the store he has.
 	w := plainWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1", "PRIMACY_ID=x", "PRIMACY_TTL=20s")
-	p := w.start("demo").within(75 * time.Second)
+	p := w.start("demo").within(demoLimit + 20*time.Second)
 	p.ends(0)
 	p.says("SIGKILL to node-", "SIGSTOP to node-", "is asked to resign", "ended, exit 122",
 		"\ntokens that did not grow: 0\n", "\ninstants with two leaders: 0\n")
-	if p.took > time.Minute {
-		t.Errorf("it took %v", p.took)
-	}
 	if s := p.out.String(); strings.ContainsAny(s, "\x1b\r█") {
 		t.Errorf("no terminal, and yet: %q", s)
 	}
-	// Four periods, each of which has acted.
+	// Four periods, each of which has acted; more if a leader lost its term on a busy machine.
 	if rows := regexp.MustCompile(`(?m)^\d+ +node-\d +\d[0-9.ms]* +[1-9]\d* +\S+$`).FindAllString(p.out.String(),
-		-1); len(rows) != 4 {
+		-1); len(rows) < 4 {
 		t.Errorf("the table has %d rows:\n%s", len(rows), p.out.String())
+	}
+	noDemoIn(w)
+}
+
+func TestDemoGoesOnWithoutTheLeaderItWasToKill(t *testing.T) {
+	t.Parallel()
+	oneDemo(t)
+	w := plainWorld(t)
+	p := w.start("demo").within(demoLimit + 20*time.Second).prints("leads under token")
+	id := regexp.MustCompile(`node-\d leads`).FindString(p.out.String())[:len("node-1")]
+	for _, link := range w.processes() {
+		cmdline, _ := os.ReadFile(filepath.Join(filepath.Dir(link), "cmdline"))
+		if strings.Contains(string(cmdline), "run\x00--store") && strings.Contains(string(cmdline), "\x00"+id+"\x00") {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	late := strings.Contains(p.out.String(), "SIGKILL to")
+	p.ends(0).says("SIGKILL to node-", "SIGSTOP to node-", "is asked to resign", "\ninstants with two leaders: 0\n")
+	if late {
+		t.Log("the demo had killed its leader before this test did")
+	} else {
+		p.says(id + " has lost its term under token ")
 	}
 	noDemoIn(w)
 }
