@@ -58,8 +58,8 @@ func (l *link) run() {
 }
 
 // connect keeps the session connected to one server, until that connection is lost. It returns an
-// error if there was none, or one that was lost at once: then the next comes after a pause, as after
-// a refusal. Otherwise a server that gives the session and then drops us would be asked thousands of
+// error if there was none, or one that was lost at once: the next try then comes after a pause.
+// Otherwise a server that gives the session and drops the connection would be asked thousands of
 // times a second.
 func (l *link) connect(addr string) error {
 	c, err := l.dial(addr)
