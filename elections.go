@@ -264,9 +264,9 @@ func (es *Elections) withdraw(name string) {
 			es.wake() // this may have been the last attempt
 			es.mu.Unlock()
 			if st.seated {
-				es.s.locals.leave(seat{name: name}, 0)
+				es.s.localLines.vacate(seat{name: name}, 0)
 			} else {
-				es.s.locals.quit(seat{name: name}, es.waiterOf(st.id)) // if it came in this moment, turn leaves it
+				es.s.localLines.cancel(seat{name: name}, es.waiterOf(st.id)) // if it came just now, turn vacates it
 			}
 			return
 		}
@@ -359,11 +359,11 @@ func (es *Elections) beginAttemptLocked(name string) uint32 {
 }
 
 // waiterOf returns what waits for the seat of an attempt.
-func (es *Elections) waiterOf(id uint32) *localTurn { return &localTurn{caller: es, attempt: id} }
+func (es *Elections) waiterOf(id uint32) *seatWaiter { return &seatWaiter{elections: es, attempt: id} }
 
 // queueUp has an attempt wait for its seat. The caller does not hold mu.
 func (es *Elections) queueUp(name string, id uint32) {
-	if _, taken, _ := es.s.locals.take(seat{name: name}, 1, es.waiterOf(id)); taken {
+	if _, taken, _ := es.s.localLines.takeOrWait(seat{name: name}, 1, es.waiterOf(id)); taken {
 		es.turn(name, id)
 		return
 	}
@@ -371,7 +371,7 @@ func (es *Elections) queueUp(name string, id uint32) {
 	waits := es.names[name].id == id
 	es.mu.Unlock()
 	if !waits { // it was withdrawn before it waited here
-		es.s.locals.quit(seat{name: name}, es.waiterOf(id))
+		es.s.localLines.cancel(seat{name: name}, es.waiterOf(id))
 	}
 }
 
@@ -381,7 +381,7 @@ func (es *Elections) turn(name string, id uint32) {
 	st, known := es.names[name]
 	if !known || st.seated || st.c != nil || st.id != id {
 		es.mu.Unlock()
-		es.s.locals.leave(seat{name: name}, 0) // it was withdrawn meanwhile
+		es.s.localLines.vacate(seat{name: name}, 0) // it was withdrawn meanwhile
 		return
 	}
 	es.names[name] = attempt{seated: true, began: st.began}
@@ -438,7 +438,7 @@ func (es *Elections) abandon(name string, err error) {
 	}
 	es.mu.Unlock()
 	if waits {
-		es.s.locals.leave(seat{name: name}, 0)
+		es.s.localLines.vacate(seat{name: name}, 0)
 	}
 }
 
@@ -517,7 +517,7 @@ func (c *entrant) endedLocked(cause core.Cause) {
 	}
 }
 
-func (c *entrant) leaveSeatLocked() { c.es.s.locals.leave(c.seat, 0) }
+func (c *entrant) vacateSeatLocked() { c.es.s.localLines.vacate(c.seat, 0) }
 
 func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
 	es := c.es

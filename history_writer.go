@@ -177,7 +177,7 @@ func (w *historyWriter) write(n endNote) {
 		ctx, cancel := context.WithTimeout(w.ctx, noteLimit)
 		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // that it is there already is as good
 		cancel()
-		final := err != nil && isFinal(err)
+		final := err != nil && isRefusal(err)
 		w.mu.Lock()
 		if w.tries++; err == nil || final {
 			w.tries = 0
@@ -216,8 +216,8 @@ func (w *historyWriter) beginning(c *claim) (n endNote) {
 
 // announcedLocked is the value that observers see. The caller holds the claim's lock.
 func announcedLocked(c *claim) []byte {
-	if c.said != nil {
-		return c.said
+	if c.proclaimed != nil {
+		return c.proclaimed
 	}
 	return c.value
 }
@@ -285,12 +285,12 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
 	}
 	switch {
 	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried
-	case c.core.Fate() == core.SuccessorGone:
-		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which stood no more"
+	case c.core.Outcome() == core.SuccessorGone:
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which stood no more"
 	case c.unconfirmedLocked():
-		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which the store has not confirmed"
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which the store has not confirmed"
 	default:
-		r.Reason, r.Successor = Transferred, c.to
+		r.Reason, r.Successor = Transferred, c.successorID
 	}
 	return r.encode(recordKey(c.term.token))
 }
