@@ -50,11 +50,8 @@ type localLine struct {
 type seatWaiter struct {
 	given chan struct{} // closed when seat n is his
 	n     int
-	// elections is called instead, with the number of its attempt that waits.
-	elections interface {
-		turn(name string, attempt uint32)
-	}
-	attempt uint32
+	// attempt is told instead, if it is not nil: one of an Elections.
+	attempt interface{ turn() }
 }
 
 // takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
@@ -107,8 +104,8 @@ func (ls *localLines) vacate(at seat, n int) {
 	w := ls.passOn(at, n)
 	switch {
 	case w == nil:
-	case w.elections != nil:
-		w.elections.turn(at.name, w.attempt)
+	case w.attempt != nil:
+		w.attempt.turn()
 	default:
 		close(w.given)
 	}
