@@ -201,7 +201,7 @@ func TestNoSequenceReleasesBeforeTheRightEnded(t *testing.T) {
 	}
 }
 
-func TestFateOfAHandOver(t *testing.T) {
+func TestOutcomeOfAHandOver(t *testing.T) {
 	begin := []ClaimEvent{{Kind: Stand}, {Kind: Entered, Held: true}, {Kind: GiveUp, Successor: 7}}
 	for _, tc := range []struct {
 		then []ClaimEventKind
