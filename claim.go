@@ -478,9 +478,8 @@ func (c *claim) giveUpTo(successor uint64, to string) {
 // end if that call is to carry it.
 func (c *claim) leavingPlaceLocked() driver.Place {
 	p := c.place
-	if c.termState != nil && c.record.withRelease {
-		r := c.record.end // a copy: the record may change while the call is under way
-		p.Record, p.Journal = &r, c.record.journal
+	if c.termState != nil {
+		p.Record, p.Journal = c.record.carried, c.record.journal
 	}
 	return p
 }
