@@ -27,8 +27,8 @@ var (
 // other programs are not touched.
 //
 // A session that has moved to another etcd lease keeps the ID of its first one; its record tells
-// where it is. Whatever is still on its way to etcd compares the record, to enter and to move. So
-// the session is over for good once the record is gone, and not before.
+// where it is. A Txn by which a claim enters or moves compares the record. So once the record is
+// gone, no Txn that is still on its way can succeed: the session is over.
 func (s *Store) Revoke(ctx context.Context, session string) error {
 	what := "revoke lease " + strconv.Quote(session)
 	first, err := strconv.ParseInt(session, 16, 64)
@@ -45,11 +45,11 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 		}
 		rec := resp.Kvs[0]
 		if rec.ModRevision == ended {
-			rec.Lease = 0 // etcd does not know the lease that it shows, and will never end it
+			rec.Lease = 0 // its lease was revoked just now, and it still stands: etcd does not know that lease
 		}
 		if rec.Lease != first {
-			// Before the lease: without the record a repeated call would not know that there is
-			// more.
+			// Before its lease is revoked: the record goes with that, and then a repeated call would
+			// not find the claims that are left.
 			if done, err := s.sweep(ctx, what, session, rec); err != nil || !done {
 				if err != nil {
 					return err

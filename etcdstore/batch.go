@@ -25,17 +25,18 @@ import (
 // not fail the others.
 //
 // Where etcd answers with an error it has done all of the Txn or nothing. If one operation alone
-// may be to blame they go again in halves, down to that one. Each may be repeated. One that may
-// have been carried out (see etcdwire.Definite) is in doubt: a claim that then finds its key takes
-// it for its own.
+// may be to blame, both halves are sent again, down to that operation: each may be repeated. After
+// an error that is not definite (see etcdwire.Definite) all operations of the Txn are in doubt. A
+// claim in doubt that finds its key takes it for its own.
 //
 // No two operations on one name go together: etcd gives all keys of a Txn one revision, so two
 // claims would have one token.
 
-// How many Txns of a lease are under way at once. On two cores with etcd beside it, a lock and
-// unlock cost 277 µs of processor time alone; with 64 goroutines 127 µs in two Txns at a time, and
-// 100 µs in one: a short queue gets one. With 1,024 goroutines one and eight cost the same, and
-// locks per second grew up to four: a queue that fills them gets more.
+// How many Txns of a lease are under way at once. Measured on two cores with etcd beside it, a lock
+// and unlock cost 277 µs of processor time where each goes alone; with 64 goroutines, 100 µs with
+// one Txn at a time and 127 µs with two. So a short queue gets one Txn at a time. With 1,024
+// goroutines the cost is the same for one to eight Txns, and the locks per second grow up to four.
+// So a queue that fills several Txns gets up to four at a time.
 const (
 	// maxAlone is how many operations may be under way alone.
 	maxAlone = 4
@@ -52,7 +53,7 @@ type batcher struct {
 	w *etcdwire.Wire
 	j *journal
 
-	mu      sync.Mutex // guards what follows; nothing is called while it is held
+	mu      sync.Mutex // guards what follows
 	alone   int        // operations under way by themselves
 	batches int        // batches under way
 	queue   []*op
@@ -62,19 +63,22 @@ type batcher struct {
 
 // op is one operation that is queued, or goes with others.
 type op struct {
-	name   string
-	req    *pb.TxnRequest  // with the record that it leaves
-	bare   *pb.TxnRequest  // without
-	record *releaseRecord  // nil: it leaves none
-	ctx    context.Context // its caller's
-	batch  *batch          // what it goes with; nil: it is queued
-	given  bool            // its caller has given up
-	size   int             // about how many bytes it has
-	done   chan struct{}   // closed when what follows is known
+	name string
+	bare *pb.TxnRequest  // without a journal record
+	ctx  context.Context // its caller's
+	size int             // about how many bytes it has
+	done chan struct{}   // closed when resp, doubt and out are final
 
-	resp  *pb.TxnResponse
-	doubt bool
-	out   etcdwire.Outcome
+	// batcher.mu guards these.
+	batch *batch // what it goes with; nil: it is queued
+	given bool   // its caller has given up
+
+	// Once it has a batch, only the goroutine that sends the batch uses these, until done.
+	req    *pb.TxnRequest // with the journal record that it leaves
+	record *releaseRecord // nil: it leaves none
+	resp   *pb.TxnResponse
+	doubt  bool
+	out    etcdwire.Outcome
 }
 
 // batch is one or more Txns, one after another, for ops that began together.
@@ -131,7 +135,7 @@ func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error
 		return o.resp, o.doubt, nil
 	}
 	if errors.Is(o.batch.ctx.Err(), context.DeadlineExceeded) {
-		<-o.ctx.Done() // it ends no later, and the error must say so
+		<-o.ctx.Done() // its deadline is not later than the batch's, and the error must name it
 	}
 	return nil, o.doubt, w.Explain(o.ctx, verb(what, o.name), o.out)
 }
@@ -145,8 +149,8 @@ func (p *batcher) giveUp(o *op) (sent bool) {
 	}
 	o.given = true
 	if o.batch.waiting--; o.batch.waiting == 0 {
-		// One whose time is over ends by itself: a cancelled call would leave the silent member
-		// unblamed.
+		// A batch whose deadline has passed ends by itself: cancelled, it would not blame the
+		// member that is silent.
 		if end, ok := o.batch.ctx.Deadline(); !ok || time.Now().Before(end) {
 			o.batch.cancel()
 		}
@@ -213,8 +217,9 @@ func (p *batcher) gather() {
 	}
 }
 
-// fill takes as many out of the queue as may go together. Nil ends its goroutine's batches: nothing
-// is queued or, unless the goroutine is new, so little that it had better go with another's.
+// fill takes as many out of the queue as may go together. It returns nil where the goroutine is to
+// end: nothing is queued, or so little that another goroutine's next batch takes it along. A new
+// goroutine (anew) takes what there is.
 func (p *batcher) fill(anew bool) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -130,10 +130,10 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
 	}
 	if l.seats.wasSpent(c.ID) {
-		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
+		return driver.Place{}, placeGone("claim", c.Name) // the claim of another ID, if one stands, stays
 	}
-	// Another ID's place is not taken up, nor one that could not be taken out: a release of it may
-	// be under way.
+	// The seat may have the claim of another ID, or one that a failed release left. c does not take
+	// that claim up: it is removed first.
 	l.seats.mu.Lock()
 	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
 	differs := sl.id != "" && !stale && sl.slots != c.Slots
@@ -192,14 +192,16 @@ func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driv
 
 // enter puts the claim's key. The caller has the seat's turn and has called begin.
 func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
-	for lean := c.Slots == 0 && !c.Try; ; {
+	// The first Txn of an exclusive claim is not expected to fail, and every byte goes through
+	// etcd's log: only the next one reads why.
+	for tellsWhy := c.Slots != 0 || c.Try; ; tellsWhy = true {
 		at := l.ref()
 		req, err := l.entry(ctx, sl, c, at)
 		if err != nil {
 			return driver.Place{}, err
 		}
-		if lean {
-			req.Failure = nil // it is not expected to fail, and every byte goes through etcd's log
+		if !tellsWhy {
+			req.Failure = nil
 		}
 		resp, doubt, err := l.sendEntry(ctx, c, req)
 		if doubt {
@@ -217,8 +219,7 @@ func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driv
 			}
 			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
-		if lean {
-			lean = false // now it must tell why
+		if !tellsWhy {
 			continue
 		}
 		if p, err, done := l.failed(ctx, sl, c, at, resp); done {
@@ -227,8 +228,8 @@ func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driv
 	}
 }
 
-// sendEntry sends the Txn of an entry. A shared claim goes alone: its Txn is wide, and changes the
-// line that the next one's compares are about.
+// sendEntry sends the Txn of an entry. A shared claim's is sent alone: it has many operations, and
+// it changes the part of the line that the next shared claim compares.
 func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	if c.Slots != 0 {
 		return l.s.wire.Txn(ctx, verb("claim", c.Name), req)
@@ -247,15 +248,16 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	case own != nil:
 		return l.adopt(ctx, sl, c, own)
 	case rec.ModRevision != at.mark:
-		// A claim on another name was retracted meanwhile, or all were moved. Earlier puts of ours
-		// can no longer enter.
+		// Another claim was retracted meanwhile, or all were moved. No earlier put of this claim can
+		// enter any more: enter tries again.
 		l.learn(rec.ModRevision, rec.Lease)
 	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
 		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
 	case c.Try && c.Slots <= 0:
 		l.s.liveness.watchBriefly(found(resp, len(resp.Responses)-1))
-		return p, taken(verb("claim", c.Name)), true // of a semaphore the line has only changed since it was read
+		return p, taken(verb("claim", c.Name)), true
 	}
+	// With a Try on a semaphore: the line has changed since room read it. enter tries again.
 	return p, nil, false
 }
 
@@ -302,7 +304,7 @@ func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *
 func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Place {
 	l.seats.mu.Lock()
 	sl.token, sl.mod = uint64(create), mod
-	sl.shown = held // whoever enters behind a claim that holds sees that it does
+	sl.shown = held // who enters behind it from now on sees that it holds
 	p := sl.placeLocked()
 	l.seats.mu.Unlock()
 	p.Held = held
@@ -336,14 +338,14 @@ func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim,
 		if err != nil {
 			return nil, err
 		}
-		req.Compare = append(req.Compare, ifNoneAfter(dir, rev)) // then there is still room, if not more
+		req.Compare = append(req.Compare, ifNoneAfter(dir, rev)) // if none has entered since, there is still room
 	}
 	req.Success = []*pb.RequestOp{put}
 	return req, nil
 }
 
-// room returns a revision at which one more claim on the semaphore would have held, or
-// [driver.ErrTaken]: a claim without room need not enter, be in others' way, and be taken out.
+// room returns a revision at which one more claim on the semaphore would have held. It returns
+// [driver.ErrTaken] if there is no room: such a Try need not enter, and be in others' way.
 func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64, error) {
 	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
 	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
@@ -353,7 +355,7 @@ func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64
 		return 0, err
 	}
 	if one(resp, 0) != nil {
-		return resp.Header.Revision, nil // of an earlier put in doubt: the entering Txn finds it too
+		return resp.Header.Revision, nil // an earlier put in doubt has entered: the entering Txn adopts it
 	}
 	line := found(resp, 1)
 	full := len(line) == c.Slots

@@ -35,8 +35,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 		defer sl.unlock()
 	}
 	l.seats.renounce(from, p)
-	token, whole := l.seats.exchangeable(from, to, p)
-	if !whole || p.Record != nil { // which a release leaves
+	token, inOneTxn := l.seats.exchangeable(from, to, p)
+	if !inOneTxn || p.Record != nil { // only a release leaves p's record
 		return l.oneByOne(ctx, from, to, p, c)
 	}
 	// Under claimIn, so that a Release of the new claim finds it from the beginning.
@@ -45,8 +45,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 		return l.exchange(ctx, from, to, p, c, token)
 	})
 	if isGone(err) && !l.over() && l.seats.has(from, p) {
-		// The new claim was given up before it began. Who hears that it is gone takes the old one
-		// for given up.
+		// c's ID was spent before the Txn was sent, so p still stands. The caller takes ErrGone of c
+		// to mean that p was given up.
 		if err := l.releaseIn(ctx, from, p); err != nil {
 			return driver.Place{}, err
 		}

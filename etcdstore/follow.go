@@ -10,8 +10,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Follow implements [driver.Lease]. A place costs a waiter, and no goroutine or timer; where a
-// process follows many, no watch of its own either.
+// Follow implements [driver.Lease]. A place costs a waiter, but no goroutine and no timer. Where a
+// process follows many places, one watch of etcd serves them all.
 func (n *newsbox) Follow(places ...driver.Place) {
 	for _, p := range places {
 		a := n.newWaiter(p)
@@ -58,12 +58,12 @@ func (n *newsbox) released(at seatID, token uint64) {
 	}
 }
 
-// known tells what has become of the queued places as far as that is known, and returns those that
-// are unsure: their lines must be read.
+// known tells what is known of the queued places without a read. It returns those of which that is
+// not enough: their lines must be read.
 func (n *newsbox) known() (out []driver.News, doubtful []*waiter) {
 	for _, a := range n.waiters.take(n.s.wire.Hub) {
 		if n.over() {
-			break // all that is followed has been dropped, thousands it may be
+			break // all of them, perhaps thousands, have been dropped
 		}
 		o, unsure := a.ask()
 		switch {
@@ -83,8 +83,8 @@ func (n *newsbox) known() (out []driver.News, doubtful []*waiter) {
 	return out, doubtful
 }
 
-// keep goes on following a place that holds by now, for its end. It reports false where that
-// cannot be.
+// keep goes on following a place that is told as held, for its end. It reports false where the line
+// cannot be listened to any longer.
 func (n *newsbox) keep(a *waiter) bool {
 	if n.waiters.of(a.at) != a || !a.keep() {
 		return false
@@ -93,9 +93,9 @@ func (n *newsbox) keep(a *waiter) bool {
 	return true
 }
 
-// readWhatWasTold has News read the places that the last call told as held without a read, unless
-// they are followed again. What was heard may have come late: a claim that was removed by hand
-// since would be taken for held until its key is watched.
+// readWhatWasTold has News read the keys of the places that the last call told as held without a
+// read, unless they are followed again. Nothing listens to them, and they are not watched yet: one
+// that somebody has removed meanwhile would seem held.
 func (n *newsbox) readWhatWasTold() {
 	for _, at := range n.told {
 		if n.waiters.of(at) == nil {
@@ -151,7 +151,7 @@ func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*w
 			known, err = n.still(ctx, a, p)
 		}
 		if known {
-			a.watchPredecessor() // another one perhaps than when it was queued
+			a.watchPredecessor() // since it was queued, another claim may have come right before it
 		} else {
 			some = append(some, a)
 		}
@@ -170,8 +170,8 @@ func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*w
 	return out, err
 }
 
-// still reports whether a's claim and p, one before it, stand: then nothing else of the line
-// matters. The question costs the same however long the line is.
+// still reports whether a's claim and p, its blocker, still stand. The question costs the same
+// however long the line is.
 func (n *newsbox) still(ctx context.Context, a *waiter, p predecessor) (bool, error) {
 	done, err := n.s.turnToAsk(ctx)
 	if err != nil {
@@ -193,9 +193,9 @@ func (n *newsbox) still(ctx context.Context, a *waiter, p predecessor) (bool, er
 	return true, nil
 }
 
-// lookAt reads the lines of some places, as many at one instant as go in a Txn, and returns what is
-// news. Of several that etcd refuses it asks in halves, down to the one that is to blame: that one
-// is told as refused, and the others are told as ever.
+// lookAt reads the lines of some places, as many at a time as go in a Txn, and returns what is news.
+// If etcd forbids one Txn for several places, both halves are tried again, down to a single place:
+// that one is told as refused.
 func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News, err error) {
 	limit := &n.s.wire.Limit
 	for most := min(2*pairs, limit.Ops()); len(some) > 0 && !n.over(); {
@@ -227,7 +227,7 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 				return out, err
 			}
 		case forbidden(err) && some[0].isKept():
-			// The watch of its line goes on telling of its end. A new one would be refused.
+			// The watch that stands still tells of its end; told as refused, it would have none.
 		case forbidden(err):
 			out = n.tellLast(out, some[0], driver.News{Refused: err})
 		case err != nil:

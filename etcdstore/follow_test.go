@@ -281,7 +281,7 @@ func TestSimulatedLateFollowOfAnEarlierClaim(t *testing.T) {
 	later := awaitOn(l, "b")
 	later.token = 200
 	l.waiters.by[later.at] = later
-	l.seats.by[later.at] = &claimState{seatID: later.at, claimFields: claimFields{id: "c", key: "primacy/x/own",
+	l.seats.by[later.at] = &claimState{seatID: later.at, key: "primacy/x/own", claimFields: claimFields{id: "c",
 		token: 100}}
 	l.Follow(driver.Place{Name: "x", ID: "c", Token: 100})
 	if a := l.waiters.by[later.at]; a != later || later.over {

@@ -22,15 +22,15 @@ import (
 // From then on every heartbeat fails, and so does every Txn by which a claim of the session enters
 // or moves: the session is dead for good. Only then its lease is revoked.
 //
-// So a renewal is good for the ttl if its heartbeat was written and the base outlives the ttl: it
-// was proven recently. The base is renewed beside the heartbeats, which do not wait for it.
+// So a renewal counts if its heartbeat was written, and the base was proven so recently that it
+// outlives the ttl. The base is renewed beside the heartbeats, which do not wait for it.
 
 const (
 	// baseLeast is the shortest base: it outlives an election of etcd's leader and a move after
 	// that.
 	baseLeast = 10 * time.Second
-	// baseOver is how many times as long as the ttl a base is at least. Half of it less the ttl is
-	// left to prove it anew.
+	// baseOver is how many times as long as the ttl a base is at least. A proof of the base serves
+	// for half the base less one ttl (heart.limit): until then the next proof must come.
 	baseOver = 4
 	// muteTimes is how many heartbeats in turn a member may leave unanswered.
 	muteTimes = 3
@@ -44,8 +44,8 @@ type instant struct {
 	mono time.Time
 }
 
-// now reads the clocks. A heartbeat needs one: nothing else tells how long ago the base was proven,
-// and so whether it still stands.
+// now reads both clocks. Only a session with a heartbeat needs them: by the time since the base was
+// proven it knows whether the base still stands.
 func now() instant { return instant{boottime.Now(), time.Now()} }
 
 // ago returns how long ago i was, by the clock that shows more.
@@ -54,18 +54,18 @@ func (i instant) ago() time.Duration { return max(boottime.Now()-i.boot, time.Si
 // heart is the heartbeat of a lease.
 type heart struct {
 	key   string
-	limit time.Duration // how long ago the base may have been proven
-	hedge time.Duration // after that a heartbeat that has no answer is sent to another member too
+	limit time.Duration // a heartbeat counts if the base was proven at most so long ago
+	hedge time.Duration // a heartbeat that has no answer for so long is sent to another member too
 
-	mu       sync.Mutex
-	proven   instant // before the call that proved the base last
-	tried    instant // before the last call
-	pause    time.Duration
-	underWay bool // a renewal of the base is
+	mu       sync.Mutex    // guards what follows
+	proven   instant       // before the last call that proved the base
+	tried    instant       // before the last call that tried to
+	pause    time.Duration // from tried to the next one
+	underWay bool          // one is under way
 
-	mute  etcdwire.Link // the member that was asked first and has not answered of late
-	since time.Time
+	mute  etcdwire.Link // a member that was asked first and did not answer, this often in a row
 	times int
+	since time.Time // when the first of those heartbeats began
 }
 
 func newHeart(key string, ttl, base time.Duration, asked instant) *heart {
@@ -111,7 +111,7 @@ type beatAnswer struct {
 // beatOnce writes the heartbeat. A member that does not answer soon may be frozen, and a short ttl
 // leaves no time to find out: another one is asked too. It may be written twice.
 func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwire.Link, err error) {
-	first, err := r.s.wire.Members.Use()
+	first, err := r.s.wire.Members.Use() // err is the named result, which the deferred call reads
 	if err != nil {
 		return nil, first, err
 	}
@@ -154,9 +154,9 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwi
 	}
 }
 
-// heard notes who has answered a heartbeat that began at that time and ended with err. One
-// heartbeat is too short to blame a member. So the one that was asked beside the first is another
-// one next time, and the first is left when it has been silent through some.
+// heard notes who has answered a heartbeat that began at begun and ended with err. One heartbeat is
+// too short to blame a member: the first is left only when it has been silent for muteTimes in a
+// row. If nobody has answered, the next heartbeat goes to another member beside the first.
 func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.Link, answered bool, err error) {
 	if ctx.Err() == context.Canceled || r.s.wire.Context().Err() != nil {
 		return
@@ -192,8 +192,8 @@ func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
 	return beatAnswer{resp, at, err}
 }
 
-// renewBaseSoon has the base renewed where that is due. Only Renew calls it: a session that its
-// owner has given up must not live on.
+// renewBaseSoon has the base renewed in the background where that is due, one renewal at a time.
+// Only Renew calls it: a session that its owner has given up must not live on.
 func (r *renewal) renewBaseSoon() {
 	h := r.heart
 	h.mu.Lock()

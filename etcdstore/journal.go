@@ -40,8 +40,8 @@ func newJournal(k layout, w *etcdwire.Wire) *journal {
 // page is how many keys are read or removed at once.
 const page = 500
 
-// Append implements [driver.Journal]. Where the record is there, and an earlier attempt of the same
-// call may have put it, the outcome is unknown: nobody can tell whose it is.
+// Append implements [driver.Journal]. If the same record is there, and an earlier attempt of this
+// call may have put it, the outcome is unknown: another call may have put it too.
 func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
 ) (there driver.Record, added bool, err error) {
 	what := verb("append to journal", name)
@@ -63,7 +63,7 @@ func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep
 	}
 	kv := one(resp, 0)
 	if kv == nil {
-		// by its end, or beyond those that are kept
+		// its lease has ended, or it was trimmed
 		return there, false, fmt.Errorf("etcd: %s: the record %q was removed meanwhile", what, r.Key)
 	}
 	if there = (driver.Record{Key: r.Key, Value: kv.Value}); doubt && string(kv.Value) == string(r.Value) {
@@ -74,7 +74,8 @@ func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep
 	return there, false, nil
 }
 
-// append is the Txn of Append. It does without a lease for records that cannot be used.
+// append is the Txn of Append. Where etcd refuses it because of the record's lease, it puts the
+// record without one.
 func (j *journal) append(ctx context.Context, what, name string, r driver.Record,
 ) (resp *pb.TxnResponse, doubt bool, err error) {
 	dir := j.journalDir(name)
@@ -108,7 +109,8 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 	}
 }
 
-// notGone hides that etcd does not know a record's lease: nothing of the caller's is gone.
+// notGone turns ErrGone into an unknown outcome: only the record's lease is gone, nothing of the
+// caller's.
 func notGone(err error) error {
 	if isGone(err) {
 		return fmt.Errorf("the lease of the journal's records has ended: %s", err)
@@ -147,7 +149,8 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 	return all, nil
 }
 
-// Journals implements [driver.Journal]. Of a journal that fills a page it skips the rest.
+// Journals implements [driver.Journal]. After each page it goes on behind the journal of the last
+// key: the rest of that journal has no new name.
 func (j *journal) Journals(ctx context.Context, prefix string) (names []string, err error) {
 	base := j.journalsDir()
 	from, end := base+escape(prefix), etcdwire.PrefixEnd(base+escape(prefix))
@@ -208,7 +211,8 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	if beyond <= 0 || beyond >= len(resp.Kvs) {
 		return false
 	}
-	// All below the first that stays. Whatever enters there meanwhile is beyond keep too.
+	// It deletes all keys below the first that stays; one that enters there meanwhile is beyond keep
+	// too.
 	stays := string(resp.Kvs[beyond].Key)
 	_, _, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(stays, resp.Kvs[beyond].CreateRevision)},
@@ -220,8 +224,8 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 // The record that a place leaves is a put in the Txn that deletes the claim: it is there if that
 // Txn removed the claim, and not otherwise, however often the Txn is repeated. But etcd has more
 // reasons to refuse a put: it is full, the user may not write there, the record's lease has ended,
-// it is too large. The claim must go all the same, so the Txn is then sent without the record. That
-// is safe whatever became of the first: the one that comes second does nothing.
+// it is too large. The claim must go all the same, so the Txn is then sent without the record. Both
+// Txns compare the claim's key, so the one that etcd carries out second does nothing.
 
 // releaseRecord is a record that goes with the Txn that gives a place up. Nil: there is none.
 type releaseRecord struct {
@@ -231,8 +235,8 @@ type releaseRecord struct {
 }
 
 const (
-	// recordWait is how long a release waits for a lease for its record. After that the record has
-	// none, and for a while others do not wait.
+	// recordWait is how long a release waits for a lease for its record. After that its record goes
+	// without a lease, and for a while other releases do not wait.
 	recordWait = time.Second
 	// recordsOff is for how long releases leave no records after etcd has refused them.
 	recordsOff = 10 * time.Second

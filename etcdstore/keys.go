@@ -11,19 +11,19 @@ import (
 
 // layout is where a store's keys lie, all below one prefix:
 //
-//	<prefix><escaped name>/<lease>              an exclusive claim; its value is the claim's
-//	                                            value,
-//	                                            its create revision the token
-//	<prefix><escaped name>/~<slots>/<lease>     a shared claim; 0 slots: any number
+//	<prefix><escaped name>/<stem>               an exclusive claim, with its value; its create
+//	                                            revision is the token
+//	<prefix><escaped name>/~<slots>/<stem>      a shared claim; 0 slots: any number
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
 //
-// <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its
-// elections and mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line. A session
-// keeps the ID of its first lease in its keys, also when it has been moved to another one. Behind
-// it a claim's key has "." and the seat, where it has one.
+// <lease> is the ID of the session's first etcd lease in lower-case hex, which it keeps when it is
+// moved to another one. <stem> is <lease>, then "+" and the ttl in milliseconds where the session
+// has a heartbeat, then "." and the seat where the claim has one. etcd's own concurrency package
+// ends its keys in a lease's ID too, so its elections and mutexes, `etcdctl elect` and `etcdctl
+// lock` can stand in the same line.
 type layout struct{ prefix string }
 
 const (
@@ -32,8 +32,7 @@ const (
 	journals = "@journal/"
 	beatMark = "+"
 
-	// All keys that are not of a line begin with noLine, and end before pastNoLine: no escaped name
-	// begins so.
+	// All keys that are of no line are in [noLine, pastNoLine): no escaped name begins so.
 	noLine, pastNoLine = "@", "A"
 )
 
@@ -143,9 +142,9 @@ func parseClaim(dir, key string) (slots int, session string) {
 	return driver.Unlimited, session
 }
 
-// isClaim reports whether a store with this prefix makes keys like this one. Below its prefix
-// another store's may begin, "primacy/" and "primacy/billing/": then the line "billing" holds all
-// keys of that store, whose sessions have their records elsewhere.
+// isClaim reports whether a store with this prefix makes keys like this one. Another store may have
+// a longer prefix: all keys of a store with the prefix "primacy/billing/" are in the line "billing"
+// of one with "primacy/". Their sessions have no records here.
 func (k layout) isClaim(key string) bool {
 	rest, ours := strings.CutPrefix(key, k.prefix)
 	parts := strings.Split(rest, "/")

@@ -29,9 +29,9 @@ import (
 //
 // Two seats' turns are taken in the order of the seats (see Exchange).
 type lease struct {
-	*session // its name, its record, the etcd lease it hangs on
+	*session // its name, its record, the etcd lease it is on; look (order.go)
 	*renewal // Renew
-	*newsbox // News, Follow
+	*newsbox // News, Follow; show (order.go)
 	seats    *seats
 	batch    *batcher
 }
@@ -89,7 +89,7 @@ func newLease(s *Store, id int64) *lease {
 		newsbox: newNewsbox(se, table),
 		batch:   &batcher{w: s.wire, j: s.journal}}
 	se.onEnd = func() {
-		// First, so that News tells of the end: what follows may wait while a stream is opened.
+		// First, so that News tells of the end: Close waits while a keepalive stream is opened.
 		l.waiters.poke()
 		l.stream.Close()
 		for _, su := range table.subs() {
@@ -108,7 +108,7 @@ func (l *lease) register(ctx context.Context) error {
 		Failure: []*pb.RequestOp{doGet(l.key)},
 	}
 	if l.heart != nil {
-		req.Success = append(req.Success, doPut(l.heart.key, nil, l.id)) // it has the record's create revision
+		req.Success = append(req.Success, doPut(l.heart.key, nil, l.id)) // so its create revision is the record's
 	}
 	resp, _, err := l.s.wire.Txn(ctx, "grant", req)
 	if err != nil {

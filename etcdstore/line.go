@@ -133,13 +133,13 @@ type baseline struct {
 	count int64 // how many claims stood; -1: not known yet
 }
 
-// differs reports whether the line as read differs from the one at base, which otherwise moves up
-// to it. A claim that came or changed has a later mod revision. With none of those the line differs
-// only if there are fewer.
+// differs reports whether the line as read differs from the one at base. If not, base moves up to
+// the revision of the read. A claim that came or changed has a mod revision above base. If there is
+// none, the line differs only if there are fewer claims.
 func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
 	rev, count := now.Header.Revision, int64(len(now.Kvs))
 	if rev < base.rev {
-		return false, nil // a cluster restored from a backup; it must not show an older line
+		return false, nil // an older line, of a cluster that was restored from a backup, is never shown
 	}
 	if rev == base.rev {
 		base.count = count
@@ -228,7 +228,7 @@ type owner struct {
 	known bool   // there is one
 }
 
-// owners remembers sessions' records, which never change.
+// owners remembers what sessions' records say: their values never change.
 type owners struct {
 	mu   sync.Mutex
 	seen map[string]owner // by the lease's ID as keys have it

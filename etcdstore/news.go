@@ -22,7 +22,7 @@ type newsbox struct {
 	seats   *seats
 	waiters *waiters
 
-	mu      sync.Mutex      // guards what follows, up to the blank line; nothing is called while it is held
+	mu      sync.Mutex      // guards what follows, up to the blank line
 	changed map[seatID]bool // what is to be read: the keys of the claims in these seats, or ownRecord
 	sub     *etcdwire.Sub   // watches the record and the requests
 	closed  bool
@@ -85,8 +85,8 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 	}
 }
 
-// gather returns the news of all that was heard of. It tells what is known before it reads
-// anything, but not twice in turn, or a busy lease would never read.
+// gather returns the news of all that was heard of. If there is news that needs no read, it returns
+// that and reads nothing. The next call reads in any case, or a busy lease would never read.
 func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
 	out, doubtful := n.known()
 	if n.owesRead = len(out) > 0 && !n.owesRead; n.owesRead {
@@ -101,9 +101,9 @@ func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
 	return append(out, more...), err
 }
 
-// untilCheck returns for how long News may wait until it checks unprompted, after so many rounds
-// that found nothing. News that is told, and the end of a call of News, do not put the check off:
-// a busy lease has news all the time.
+// untilCheck returns for how long News may wait until the next check, after so many rounds that
+// found nothing. The instant of the check stays the same across calls of News that return news: a
+// busy lease has some all the time.
 func (n *newsbox) untilCheck(rounds int) time.Duration {
 	now := time.Now()
 	if n.lastRecheck.IsZero() {
@@ -115,8 +115,8 @@ func (n *newsbox) untilCheck(rounds int) time.Duration {
 	return n.nextCheck.Sub(now)
 }
 
-// checkIfDue has some followed places checked where that is due, and some keys read, seldomer.
-// It reports whether keys are.
+// checkIfDue has some followed places checked where that is due. Every 4 s at most it also has some
+// keys read, and then reports true.
 func (n *newsbox) checkIfDue() (rechecks bool) {
 	now := time.Now()
 	if n.nextCheck.IsZero() || now.Before(n.nextCheck) {
@@ -200,7 +200,7 @@ func (n *newsbox) watchPlace(sl *claimState) {
 		return
 	}
 	if su.Stands() {
-		n.readSoon(at) // a watch that stands tells nothing at first: the key is read once in any case
+		n.readSoon(at) // a watch that stands already does not tell of what came before
 	}
 }
 
@@ -238,8 +238,8 @@ func (n *newsbox) collect(ctx context.Context) (out []driver.News, err error) {
 	return out, err
 }
 
-// readPlaces reads the keys of claims and returns news of those that are gone. Where etcd permits
-// some of the keys to nobody like us, it asks in halves, and tells nothing of these.
+// readPlaces reads the keys of claims and returns news of those that are gone. Where the user may
+// not read all of the keys it asks in halves, and tells nothing of those that are forbidden.
 func (n *newsbox) readPlaces(ctx context.Context, claims []*claimState) ([]driver.News, error) {
 	req := &pb.TxnRequest{}
 	// What a seat holds is noted before the read: a claim that enters meanwhile is not looked for
@@ -292,7 +292,7 @@ func halves[T any](all []T, do func([]T) ([]driver.News, error)) (out []driver.N
 // readRequests reads the session's record and the requests, and returns those meant for a place
 // that stands.
 func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
-	done, err := n.s.turnToAsk(ctx) // a stream that is opened anew has all sessions of the process ask
+	done, err := n.s.turnToAsk(ctx) // when a stream is opened anew, all sessions of the process read
 	if err != nil {
 		return nil, err
 	}
@@ -309,8 +309,8 @@ func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
 	for _, kv := range kvs[1:] {
 		if told, ok := n.request(kv); ok {
 			out = append(out, told)
-			// Told once; with it gone, the next term starts clean. If this fails, asked still
-			// knows it.
+			// It is told once, and deleted so that it cannot reach the next term. Where the delete
+			// fails, asked keeps it from being told again.
 			_, _, _ = n.s.wire.Txn(ctx, "news", &pb.TxnRequest{
 				Compare: []*pb.Compare{ifMod(string(kv.Key), kv.ModRevision)},
 				Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
@@ -329,7 +329,7 @@ func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 	}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
-	for _, sl := range n.seats.by { // it does not say which seat, but no two claims have one token
+	for _, sl := range n.seats.by { // the request does not name a seat, but no two claims have one token
 		if sl.Name != name || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
 			continue
 		}

@@ -19,28 +19,32 @@ import (
 // youngest exclusive claim before it: that one's end wakes all readers behind it, and nobody else.
 //
 // The slots of a semaphore come free in any order. Its first waiter hears of the end of every
-// shared claim. Each other waiter waits for the end or the turn of the claim before it: a claim
-// that comes to hold rewrites its own key (show), if anybody stands behind it. So a release costs
-// its delete, a read by the first waiter and, where others wait, a rewrite and two reads by the
-// next one, however long the line is. A claim that comes to hold and does not look is a case for
-// the timer.
+// shared claim. Each other waiter hears of two things: the end of the claim before it, and that the
+// claim before it holds by now. For a claim that comes to hold, and has others behind it, rewrites
+// its own key (show). So a release costs its delete and a read by the first waiter; if others wait,
+// also a rewrite by the first waiter and two reads by the second. The length of the line does not
+// matter. If a claim that comes to hold does not rewrite its key, those behind it have their timers.
 
-// standing is how a place stands in its line at one revision.
+// standing is how a place stands in its line at one revision. What is set:
+//
+//	the place                        before           ahead, behind
+//	exclusive, waits                 who is before    none
+//	shared, waits for an exclusive   that claim       that claim
+//	shared, waits for a slot         none             shared claims
+//	holds                            none             none
 type standing struct {
-	rev    int64 // at which it does
-	stands bool
-	held   bool
-	// of an exclusive claim: who stands before it, the youngest first, at most nearby of them;
-	// of a shared one: whose end it waits for
-	before   []predecessor
-	ahead    etcdwire.Span // of a shared one that waits: the next event there may end the waiting
-	behind   []string      // of a shared one that waits: the claims that it stands right behind
-	followed bool          // others stand behind a claim on a semaphore
+	rev      int64
+	stands   bool
+	held     bool
+	before   []predecessor // the youngest first, at most nearby of them
+	ahead    etcdwire.Span // the next event there may end the waiting
+	behind   []string      // the claims whose sessions are watched: their end may end the waiting
+	followed bool          // others stand behind it
 }
 
-// neighbours is the read by which a new exclusive claim learns who stands before it: all of them,
-// where these are fewer than nearby. It reads in the order of keys. To find the youngest etcd would
-// sort the whole line, while everybody's writes wait.
+// neighbours is the read by which a new exclusive claim learns who stands before it. It reads fewer
+// than nearby claims, or the line has more. It reads in the order of keys: to find the youngest,
+// etcd would sort the whole line while everybody's writes wait.
 func neighbours(dir string) *pb.RequestOp {
 	return doRange(keysOf(under(dir), nearby))
 }
@@ -92,8 +96,8 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 	return false, etcdwire.Span{Key: string(shared[0].Key), Puts: true}
 }
 
-// behind returns the claims that a shared one with that wait stands right behind: their sessions
-// are to be watched.
+// behind returns the claims whose end may end that wait of a shared one: their sessions are to be
+// watched.
 func behind(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.End != "":
@@ -115,7 +119,7 @@ func (se *session) look(ctx context.Context, what string, p driver.Place) (stand
 	return se.seen(p, resp, 0), nil
 }
 
-// looking is what look reads. seen says what the answers mean, the first of which has that index.
+// looking returns the reads of look. Their answers are for seen, with the index of the first.
 func (se *session) looking(p driver.Place) []*pb.RequestOp {
 	dir := se.s.lineDir(p.Name)
 	ops := append([]*pb.RequestOp{doFind(se.keyOf(p))}, before(dir, p.Slots, int64(p.Token))...)
@@ -151,8 +155,8 @@ func (se *session) seen(p driver.Place, resp *pb.TxnResponse, at int) standing {
 	return st
 }
 
-// show has those behind a claim on a semaphore learn that it holds by now. It happens in the
-// background; where it fails their timers are left.
+// show tells those behind a claim on a semaphore that it holds by now: it rewrites the claim's key,
+// in the background. Where that fails they have their timers.
 func (n *newsbox) show(p driver.Place, st standing) {
 	n.seats.mu.Lock()
 	sl := n.seats.by[storeutil.SeatAt(p)]

@@ -15,27 +15,31 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Records are on etcd leases, so that journals nobody uses are forgotten. All processes share these
-// leases. Their IDs follow from the prefix, the user, the month and the journal: whoever comes
-// first grants one, and the others find it.
+// Journal records are on etcd leases, so that journals nobody uses are forgotten. All processes
+// share these leases. Their IDs follow from the prefix, the user, the month and the journal:
+// whoever comes first grants one, and the others find it.
 //
-// Whoever grants a lease revokes those whose time is over, for each new leader of etcd gives every
-// lease its whole ttl again.
+// Whoever grants a lease also revokes those that are over a year old. Their ttl need not end them:
+// each new leader of etcd starts it afresh.
 //
-// There are many leases, for all keys of a lease end in one step. There is none where etcd asks for
-// users: it then checks, at each put, the rights to all keys on the put's lease. (With 10,000
-// records on it a hundred releases held etcd up for seconds.) Nor is there one where none can be
-// had: journals are bounded in number too.
+// There are many leases, because all keys of a lease end in one step. If etcd asks for users,
+// records are on no lease: etcd would check, at each put, the rights to all keys on the put's
+// lease. (With 10,000 records on it a hundred releases held etcd up for seconds.) A record whose
+// lease cannot be granted now goes without one too: a journal's number of records is bounded.
 const (
 	month      = 30 * 24 * time.Hour
 	recordLife = 400 * 24 * time.Hour // for which a record is kept at least
 	recordTTL  = recordLife + month
 	shards     = 256
-	endedAfter = 15               // months after which no record of a lease is younger than recordLife
-	endedLooks = 13               // months before that are looked at, for what was left because nobody came
-	endedSeen  = 4                // months since that must be there too
 	otherIDs   = 3                // tried where a lease of somebody else has the ID
 	grantPause = 10 * time.Second // before a lease that could not be had is asked for again
+
+	// endOldLeases revokes the leases of endedMonths months, the last of them endedAfter months ago:
+	// all their records are older than recordLife. It does so only if it finds the leases of
+	// endedSeen months since.
+	endedAfter  = 15
+	endedMonths = 13
+	endedSeen   = 4
 )
 
 // recordLeaseID names the lease for the records of a month and of the journals in a shard.
@@ -86,14 +90,14 @@ func (rl *recordLeases) recordLease(ctx context.Context, at recordLeaseID) int64
 		}
 		r = leaseState{ready: make(chan struct{})}
 		rl.known[at] = r
-		rl.wire.Later(func(ctx context.Context) { // not the caller's: others wait for it too, and he may give up
+		rl.wire.Later(func(ctx context.Context) { // not under the caller's ctx: others wait for it too
 			id, err := rl.grantRecordLease(ctx, at)
 			rl.learn(at, r, id, err)
 		})
 	}
 	rl.mu.Unlock()
 	select {
-	case <-r.ready: // also for who does not wait
+	case <-r.ready: // first: what is known is returned also where ctx has ended
 	default:
 		select {
 		case <-r.ready:
@@ -106,7 +110,8 @@ func (rl *recordLeases) recordLease(ctx context.Context, at recordLeaseID) int64
 	return rl.idOf(at)
 }
 
-// learn notes what became of the asking for a lease.
+// learn notes what became of the asking for a lease. It replaces what forget or without has noted
+// meanwhile: etcd's next refusal has that noted again.
 func (rl *recordLeases) learn(at recordLeaseID, r leaseState, id int64, err error) {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
@@ -161,7 +166,7 @@ func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) 
 			return 0, err
 		}
 		if ours && left >= recordLife {
-			return id, nil // less is one of a clock that ran far ahead
+			return id, nil // one with less left was granted long ago, by a clock that ran far ahead
 		}
 	}
 	return 0, nil
@@ -180,9 +185,9 @@ func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int
 	return left, ttl == recordTTL, nil
 }
 
-// endOldLeases revokes the record leases that are too old. It needs to see some of the months in
-// between: otherwise our clock may be far ahead, and what looks old is not. One month may be that
-// clock's own work, so it needs several.
+// endOldLeases revokes the record leases that are too old. Our clock may be far ahead, and then what
+// looks old is not. So it must find leases of the months in between: of several, for the lease of
+// one month may have been granted by such a clock.
 func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
 	const what = "end old leases for journals"
 	stands := func(month int64) (int64, bool) {
@@ -196,9 +201,9 @@ func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
 			seen++
 		}
 	}
-	for m := at.month - endedAfter; seen == endedSeen && m > at.month-endedAfter-endedLooks; m-- {
+	for m := at.month - endedAfter; seen == endedSeen && m > at.month-endedAfter-endedMonths; m-- {
 		if id, there := stands(m); there {
-			_ = rl.wire.Revoke(ctx, what, id) // what is left is tried again in a month
+			_ = rl.wire.Revoke(ctx, what, id) // where it fails: the next month tries again
 		}
 	}
 }

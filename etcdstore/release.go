@@ -45,7 +45,7 @@ func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) e
 	case p.Token != 0:
 		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token), l.s.journal.recordOf(ctx, p))
 	}
-	// Nothing of this ID stands or is under way: an ID is forgotten only when that is certain.
+	// No claim of this ID stands, and no put of it is under way: only then is an ID forgotten.
 	return nil
 }
 
@@ -53,8 +53,7 @@ func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) e
 //
 // Where a put of it is in doubt, to delete the key is not enough: the put may sit in a frozen
 // member and be carried out long after. So the session's record is rewritten in the same Txn. That
-// changes its mod revision, the mark, which each put compares: whatever is under way fails from
-// then on.
+// changes its mod revision, which each put compares: every put under way fails from then on.
 func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) error {
 	l.seats.mu.Lock()
 	sl.leaving = true
@@ -64,8 +63,8 @@ func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) e
 	switch {
 	case doubt:
 		if err = l.fence(ctx, sl, token, n); etcdwire.NoSpace(err) {
-			// The fence is a put. What stands goes at once, or nobody could follow while etcd is
-			// full. The claim stays in doubt until it is fenced off.
+			// A full etcd refuses fence's put, but not a delete. So the key that stands is deleted
+			// now, and the next claim can hold. This one stays in doubt until a fence succeeds.
 			if rerr := l.removeFound(ctx, sl); rerr != nil {
 				err = rerr
 			}
@@ -98,7 +97,8 @@ func (l *lease) removeFound(ctx context.Context, sl *claimState) error {
 	return l.remove(ctx, sl.Name, sl.key, resp.Kvs[0].CreateRevision, nil)
 }
 
-// fence is retract's Txn, tried until it fits what stands. The caller has the turn.
+// fence retracts a claim of which a put is in doubt: it rewrites the session's record and deletes
+// the key. It repeats the Txn until its compares fit what stands. The caller has the turn.
 func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *releaseRecord) error {
 	for {
 		leaves := n
@@ -112,7 +112,7 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 		} else {
 			leaves = nil // it removes nothing
 		}
-		req.Success = append(req.Success, doGet(l.key)) // mark and lease of one instant: a move may have come between
+		req.Success = append(req.Success, doGet(l.key)) // a move may have come before: it tells the lease too
 		resp, out := l.s.journal.sendWithRecord(ctx, req, leaves)
 		err := l.s.wire.Explain(ctx, verb("release", sl.Name), out)
 		if isGone(err) {
@@ -128,7 +128,7 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 		}
 		own, rec := one(resp, 0), one(resp, 1)
 		if rec == nil || rec.CreateRevision != l.born {
-			// No put can enter without the record; what stands is all there will be.
+			// Without the record no put can enter: only what stands now is to be removed.
 			_ = l.lost("release")
 			if own == nil {
 				return nil
@@ -146,14 +146,14 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 func (l *lease) clear(sl *claimState) {
 	l.seats.mu.Lock()
 	su, token := sl.sub, sl.token
-	sl.claimFields = claimFields{slots: sl.slots, key: sl.key, stop: sl.stop}
+	sl.claimFields = claimFields{}
 	l.seats.mu.Unlock()
 	su.Stop()
 	l.newsbox.released(sl.seatID, token)
 }
 
-// Update implements [driver.Lease]. Each put compares the key's mod revision too: an earlier Update
-// of unknown outcome would otherwise bring its value back when it is carried out late.
+// Update implements [driver.Lease]. Each put compares the key's mod revision too: otherwise an
+// earlier Update whose outcome is unknown could be carried out later, and bring its value back.
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	what := verb("update", p.Name)
 	p, err := l.seats.known(p)

@@ -18,8 +18,8 @@ type renewal struct {
 	heart  *heart              // nil: the ttl is kept by the etcd lease alone
 }
 
-// Renew implements [driver.Lease]. It makes one attempt, for only a call that begins anew counts
-// from a new instant.
+// Renew implements [driver.Lease]. It makes one attempt: the caller counts the ttl from before its
+// call, so another attempt is worth more as a new call.
 func (r *renewal) Renew(ctx context.Context) error {
 	if r.over() {
 		return r.goneErr("renew")
@@ -34,8 +34,8 @@ func (r *renewal) Renew(ctx context.Context) error {
 func (r *renewal) renewBase(ctx context.Context) error {
 	// For callers without a limit: half of the ttl leaves time for another attempt.
 	limit := min(r.base/2, etcdwire.CallLimit)
-	ended := func(err error) bool { return r.over() || errors.Is(err, errRecord) }
-	at, err := r.s.wire.AttemptAt(ctx, limit, r.renew, ended)
+	innocent := func(err error) bool { return r.over() || errors.Is(err, errRecord) } // the member is
+	at, err := r.s.wire.AttemptAt(ctx, limit, r.renew, innocent)
 	if err == nil {
 		return nil
 	}
@@ -102,8 +102,8 @@ func (r *renewal) renew(ctx context.Context, at etcdwire.Link) error {
 // term before a renewal counts. Keys keep their create revisions, and so the tokens and the order
 // of the line.
 
-// move attaches the session to a lease granted in the present raft term. Only Renew calls it, one
-// at a time.
+// move attaches the session to a lease granted in the present raft term. One call is under way at a
+// time: Renew's or, with a heartbeat, renewBaseSoon's.
 func (r *renewal) move(ctx context.Context, term uint64) error {
 	if r.ref().term != term {
 		if err := r.moveRecord(ctx); err != nil {
@@ -126,7 +126,7 @@ func (r *renewal) moveRecord(ctx context.Context) error {
 		r.s.wire.Later(func(ctx context.Context) { _ = r.s.wire.Revoke(ctx, "renew", resp.ID) })
 		return r.goneErr("renew")
 	}
-	r.at.old = append(r.at.old, resp.ID) // until it is known to be the one, for Close to revoke
+	r.at.old = append(r.at.old, resp.ID) // for Close to revoke, also if the Txn's answer is lost
 	r.mu.Unlock()
 	for {
 		now := r.ref()
@@ -177,8 +177,9 @@ func (r *renewal) settle(ctx context.Context) error {
 			continue // the record has changed meanwhile
 		}
 		r.mu.Lock()
-		// Requests may hang on the old leases still; those end by themselves.
-		r.at.old, r.at.settled = nil, r.at.id == now.id
+		if r.at.id == now.id { // otherwise a claim that entered has learnt of yet another lease
+			r.at.old, r.at.settled = nil, true // requests (Ask) on the old leases end with those
+		}
 		r.mu.Unlock()
 	}
 }
@@ -196,7 +197,7 @@ func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimSt
 		tokens[i] = sl.token
 		there := ifCreate(sl.key, int64(sl.token))
 		if sl.token == 0 {
-			there.Result = pb.Compare_GREATER // a put whose outcome is unknown: whatever stands
+			there.Result = pb.Compare_GREATER // a put is in doubt: whatever stands under the key is its
 		}
 		req.Success = append(req.Success, doTxn(&pb.TxnRequest{
 			Compare: []*pb.Compare{there},
@@ -219,8 +220,8 @@ func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimSt
 	r.seats.mu.Lock()
 	defer r.seats.mu.Unlock()
 	for i, sl := range slots {
-		// A claim that should stand and does not may have gone with its old lease, half way through
-		// a move. To renew the others would renew it too.
+		// A claim that should stand does not: it may have ended with the old lease, before this
+		// move. A renewal would cover it too, so there is none.
 		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && sl.token == tokens[i] &&
 			!sl.leaving && !sl.handing {
 			return false, errRecord

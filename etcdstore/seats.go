@@ -18,28 +18,28 @@ type seatID = storeutil.Seat
 
 // claimState is what a lease knows of its claim on one seat. There is one key for a seat, so verbs
 // on it go one after another: each takes the seat's turn. Neither the seat nor turn changes.
-// seats.mu guards the rest; what the turn's holder alone changes says so.
+// seats.mu guards the rest; only begin, by the turn's holder, changes slots and key.
 type claimState struct {
 	seatID
-	turn chan struct{}
-	refs int // verbs that use it; with none, and no claim, it is forgotten
+	turn  chan struct{}
+	refs  int                // verbs that use it; with none, and no claim, it is forgotten
+	slots int                // of the claim, or of the last one
+	key   string             // of the claim, or of the last one
+	stop  context.CancelFunc // ends the Claim under way; nil: none is
 	claimFields
 }
 
-// claimFields is what clear forgets, but for slots and key.
+// claimFields is what clear forgets.
 type claimFields struct {
-	id      string             // the claim that stands or may stand; "" none
-	slots   int                // the claim's
-	key     string             // the claim's; changed by the turn's holder only
-	token   uint64             // its create revision; 0 not known
-	mod     int64              // its mod revision as last known
-	doubt   bool               // a put of it may still be under way to some member
-	leaving bool               // it is being given up: its end is no news
-	handing bool               // a Transfer of it may still be under way to some member
-	shown   bool               // those behind it have had a chance to learn that it holds
-	stop    context.CancelFunc // ends the Claim under way
-	asked   int64              // mod revision of the newest request that News has told
-	sub     *etcdwire.Sub      // by which News watches the key
+	id      string        // the claim that stands or may stand; "" none
+	token   uint64        // its create revision; 0 not known
+	mod     int64         // its mod revision as last known
+	doubt   bool          // a put of it may still be under way to some member
+	leaving bool          // it is being given up: its end is no news
+	handing bool          // a Transfer of it may still be under way to some member
+	shown   bool          // those behind it have had a chance to learn that it holds
+	asked   int64         // mod revision of the newest request that News has told
+	sub     *etcdwire.Sub // by which News watches the key
 
 	ahead []*mvccpb.KeyValue // what its own entry found before it; keys only
 	at    int64              // the revision of that answer; 0: none is known, and the line must be read
@@ -47,7 +47,7 @@ type claimFields struct {
 
 // seats is what a lease knows of its claims, by seat.
 type seats struct {
-	mu    sync.Mutex // guards all of it, claims included; nothing is called while it is held
+	mu    sync.Mutex // guards all of it, claims included
 	by    map[seatID]*claimState
 	spent storeutil.SpentIDs // claim IDs that were given up: they must not enter again
 }
@@ -132,6 +132,10 @@ func (ss *seats) known(p driver.Place) (driver.Place, error) {
 func (ss *seats) has(sl *claimState, p driver.Place) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	return sl.hasLocked(p)
+}
+
+func (sl *claimState) hasLocked(p driver.Place) bool {
 	return sl.id == p.ID && (p.Token == 0 || sl.token == 0 || p.Token == sl.token)
 }
 
@@ -188,7 +192,7 @@ func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
 	}
 }
 
-// modOf returns the newest mod revision known of a place, of which newer is one.
+// modOf notes a mod revision that the place's key has had, 0: none. It returns the newest one known.
 func (ss *seats) modOf(p driver.Place, newer int64) int64 {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -202,23 +206,25 @@ func (ss *seats) modOf(p driver.Place, newer int64) int64 {
 
 // exchangeable returns the token of the place that is given up, and whether one Txn will do.
 func (ss *seats) exchangeable(from, to *claimState, p driver.Place) (token int64, ok bool) {
-	ours := ss.has(from, p)
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return int64(from.token), ours && from.token != 0 && !from.doubt && to.id == ""
+	return int64(from.token), from.hasLocked(p) && from.token != 0 && !from.doubt && to.id == ""
 }
 
-// setLeaving(sl, nil) notes that a Transfer begins: the claim's end is no news. With what that has
-// returned it notes that the Transfer has failed.
-func (ss *seats) setLeaving(sl *claimState, was *bool) (leaving bool) {
+// beginTransfer notes that the claim is about to leave: its end is no news. It returns whether it
+// was leaving before, for transferFailed.
+func (ss *seats) beginTransfer(sl *claimState) (was bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if leaving = sl.leaving; was == nil {
-		sl.leaving = true
-	} else {
-		sl.leaving = *was || ss.spent.Has(sl.id) // a Release may have come meanwhile
-	}
-	return leaving
+	was, sl.leaving = sl.leaving, true
+	return was
+}
+
+// transferFailed takes back what beginTransfer noted, unless a Release has come meanwhile.
+func (ss *seats) transferFailed(sl *claimState, was bool) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sl.leaving = was || ss.spent.Has(sl.id)
 }
 
 // handed reports whether a Transfer of the seat's claim has had an unknown outcome.
@@ -228,12 +234,12 @@ func (ss *seats) handed(sl *claimState) bool {
 	return sl.handing
 }
 
-// renounce makes sure that p's claim does not enter from now on, and ends a Claim of it that is
-// under way.
+// renounce notes that p's claim is given up, so that its ID never enters again, and ends a Claim of
+// it that is under way. The caller need not have the seat's turn.
 func (ss *seats) renounce(sl *claimState, p driver.Place) {
-	ours := ss.has(sl, p)
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	ours := sl.hasLocked(p)
 	if ours || p.Token == 0 {
 		ss.spent.Add(p.ID)
 	}

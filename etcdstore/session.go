@@ -25,9 +25,9 @@ type session struct {
 
 	gone  chan struct{} // closed once the lease is known to have ended
 	once  sync.Once
-	onEnd func() // called once, then
+	onEnd func() // called once, then, perhaps with a seat's turn held but no other lock
 
-	mu      sync.Mutex // guards what follows; nothing is called while it is held
+	mu      sync.Mutex // guards what follows
 	at      leaseRef
 	closing bool // Close was called: a move gives up
 }
@@ -47,7 +47,7 @@ func (se *session) TTL() time.Duration { return se.ttl }
 // Close implements [driver.Lease].
 func (se *session) Close(ctx context.Context) error {
 	se.mu.Lock()
-	se.closing = true // a move that began before is in old
+	se.closing = true // the lease of a move that began before is in old
 	ids := append(slices.Clone(se.at.old), se.at.id)
 	se.mu.Unlock()
 	for _, id := range ids {
@@ -67,15 +67,15 @@ func (se *session) end() {
 	})
 }
 
-// lost ends the lease, whose record no longer stands, and returns the error for that. If somebody
-// deleted only the record the claims stand on, under an etcd lease that nobody renews. They are
-// left to run out: revoked here, the next one would lead before the caller has stopped.
+// lost ends the lease, whose record no longer stands, and returns the error for that. Somebody may
+// have deleted only the record: then its claims still stand, under an etcd lease that nobody renews
+// any more. lost does not revoke it: the next one would lead before the caller has stopped.
 func (se *session) lost(verb string) error {
 	se.end()
 	return se.goneErr(verb)
 }
 
-// over reports whether the lease is known to have ended.
+// over reports whether the lease is known to have ended. It takes no lock.
 func (se *session) over() bool {
 	select {
 	case <-se.gone:
@@ -106,9 +106,8 @@ func (se *session) ref() leaseRef {
 	return se.at
 }
 
-// learn takes over a newer state of the record: its mod revision and its lease. That is another one
-// where a move was carried out though its answer was lost: the next renewal then moves everything
-// once more.
+// learn takes over a newer state of the record: its mod revision and its lease. The lease is another
+// one if a move was carried out and its answer lost: the next renewal then moves everything again.
 func (se *session) learn(mod, id int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 var _ driver.Transferer = (*lease)(nil)
 
 // Transfer implements [driver.Transferer]. It reads the line and then does one Txn. Nobody can
-// enter between holder and heir meanwhile, for create revisions only grow. Where one Txn cannot
-// remove all that stand between, it removes some before, while the holder still holds.
+// enter between holder and successor meanwhile, for create revisions only grow. If there are more
+// claims between than one Txn removes, it removes the first of them while the holder still holds.
 func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
 	what := verb("transfer", p.Name)
 	sl := l.seats.open(storeutil.SeatAt(p))
@@ -35,15 +35,16 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	if p.Slots != 0 {
 		return refused(what, "the claim is shared: only who holds a name alone can hand it over")
 	}
-	was := l.seats.setLeaving(sl, nil)
+	was := l.seats.beginTransfer(sl)
 	err = l.transfer(ctx, what, sl, p, heir)
 	if err == nil {
 		l.seats.spend(p.ID)
 		l.clear(sl)
 		return nil
 	}
-	// It may hold on, or be gone: from here on its end is news again, also if it has come already.
-	l.seats.setLeaving(sl, &was)
+	// Whether the claim still stands is not known. From here on its end is news again, also if it has
+	// come already: News reads the key.
+	l.seats.transferFailed(sl, was)
 	l.newsbox.readSoon(sl.seatID)
 	l.newsbox.watchSoon(sl.seatID, p.Token)
 	return err

@@ -20,8 +20,8 @@ import (
 // log in order, and no watch tells what is not committed. It may be late, as an answer may be.
 //
 // This rests on four things. Without one of them the claim is unsure, and the line is read once.
-//   - The watch began at r or before. etcd answers a request for a watch with a revision that it
-//     reads after the watch stands: what that says is not before the true beginning.
+//   - The watch began at r or before. etcd tells the revision at which a watch began, but reads it
+//     after the watch stands: the true beginning is that or an earlier one.
 //   - No gap: a watch that ended for any reason, and the one opened after it, are two watches.
 //   - All deletions of one revision are taken together: a transfer removes the holder and those
 //     who are passed over at once. etcd splits a revision between two messages only where
@@ -37,9 +37,10 @@ const nearby = 16
 type outcome int8
 
 const (
-	waits outcome = iota
-	holds         // it was the first of the line after it had entered
-	ended         // it was removed
+	waits     outcome = iota
+	holds             // it was the first of the line after it had entered; News has not told it
+	holdsTold         // News has told it: only its end is news
+	ended             // it was removed
 )
 
 // predecessor is a claim that stands before another.
@@ -69,21 +70,23 @@ type waiter struct {
 	queued bool          // News is to look at it, and has not yet; guarded by waiters.mu
 
 	// What follows is guarded by the hub's lock, under which the hub calls the exported methods.
-	in       []*etcdwire.Watch // where it hears of its line
-	over     bool              // it is followed no more, and must not listen to anything again
-	kept     bool              // News has told that it holds: only its end is news
-	seen     int64             // all that follows was so at this revision; 0: nothing is known
-	ahead    []predecessor     // who stood before it, the youngest first, without those that went since
-	whole    bool              // ahead has all of them
-	near     bool              // the farthest of ahead has gone: it listens to the whole line
-	spans    []etcdwire.Span   // of a shared claim: any event there may be what it waits for
-	behind   []string          // of a shared claim: those it stands right behind
-	unsure   bool              // something may have been missed: its line must be read
-	doubts   int               // how often somebody has said so by doubt
-	asked    int               // what doubts was when ask was called last
-	due      bool              // it has heard nothing for long: etcd is asked whether what it knows is right
-	outcome  outcome
-	next     int64 // the create revision of ahead's first when movedLocked looked last
+	in      []*etcdwire.Watch // where it hears of its line
+	over    bool              // it is followed no more, and must not listen to anything again
+	outcome outcome
+
+	seen   int64           // the revision of what follows; 0: nothing is known
+	ahead  []predecessor   // who stood before it, the youngest first, without those that went since
+	whole  bool            // ahead has all of them
+	near   bool            // the farthest of ahead has gone: it listens to the whole line
+	spans  []etcdwire.Span // of a shared claim: any event there may be what it waits for
+	behind []string        // of a shared claim: see standing
+
+	unsure bool // it may have missed something: its line must be read
+	due    bool // it has heard nothing for long: what it knows is to be checked
+	doubts int  // how often doubt has made it unsure
+	asked  int  // doubts at the last call of ask: later ones are newer than the read after that
+
+	next     int64 // the create revision of ahead[0] at the last call of movedLocked
 	watching bool  // the session of that one has a heartbeat
 }
 
@@ -113,7 +116,7 @@ func (a *waiter) enlist() {
 	if a.over {
 		return // dropped meanwhile
 	}
-	if a.seen == 0 || len(a.ahead) == 0 {
+	if a.seen == 0 || len(a.ahead) == 0 { // nothing is known; or Claim has told that it holds: does it still?
 		a.unsure = true
 	}
 	a.listenLocked()
@@ -149,28 +152,28 @@ func (a *waiter) learn(st standing) {
 	a.Settle()
 }
 
-// lookedLocked notes that the line was read at rev. A doubt that came after ask is of what came
-// after that read, and stays.
+// lookedLocked notes that the line was read at rev. A doubt that came after the last ask may be of
+// something later than the read, and stays.
 func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure, a.due = rev, a.doubts != a.asked, false }
 
-// keep goes on listening for the end of a claim that is about to be told as held, by the watch of
-// its line: a watch of its key would cost each hand-over a request to open it, a read and a
-// request to end it. It reports false where the line's watch does not serve.
+// keep goes on listening to the line for the end of a claim that is about to be told as held. A watch
+// of its key instead would cost each hand-over a request to open it, a read and a request to end
+// it. It reports false where the watch of the line does not stand.
 func (a *waiter) keep() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
 	if a.over || a.outcome != holds || a.unsure || len(a.in) != 1 || a.hub().Source(a.in[0]).Since == 0 {
 		return false
 	}
-	a.kept, a.outcome, a.ahead, a.whole = true, waits, nil, true
+	a.outcome, a.ahead, a.whole = holdsTold, nil, true
 	return true
 }
 
-// isKept reports whether keep has succeeded.
+// isKept reports whether keep has succeeded, and the end has not come since.
 func (a *waiter) isKept() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	return a.kept
+	return a.outcome == holdsTold
 }
 
 // doubt makes a unsure: its line is to be read.
@@ -195,8 +198,8 @@ func (a *waiter) check() {
 	}
 }
 
-// ask returns what has become of a, and whether etcd must be asked to know it. Whoever asks etcd
-// does so after ask, and calls ask again only when learn or confirm has had the answer.
+// ask returns what has become of a, and whether a read is needed to know it. The caller makes that
+// read after ask, and gives its answer to learn or confirm before it calls ask again.
 func (a *waiter) ask() (o outcome, unsure bool) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -228,9 +231,9 @@ func (a *waiter) rightBehind() []string {
 // heartbeats, and no others any more.
 func (a *waiter) watchPredecessor() { a.live.over(a.s.liveness, a.rightBehind, a.doubt) }
 
-// enough returns a claim before a: as long as that and a's own stand, nothing else of the line
-// matters. In a long line it is the farthest that a knows. The zero predecessor where a may have
-// missed more than that: its line must be read.
+// enough returns a claim before a that keeps a waiting as long as it stands: in a long line the
+// farthest that a knows, otherwise the one right before a. It returns the zero predecessor where
+// none is known for sure: then the line must be read.
 func (a *waiter) enough() (p predecessor) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -250,8 +253,9 @@ func (a *waiter) isFarLocked() bool {
 	return a.outcome == waits && a.slots == 0 && !a.whole && !a.near && len(a.ahead) > 0
 }
 
-// confirm notes that at rev a's claim stood, and the one that enough has returned. Others may have
-// gone by then: in a long line a concludes nothing from them before it has read the line.
+// confirm notes that a's claim, and the one that enough has returned, stood at rev. Only in a long
+// line a knows more by that. Other claims may have gone before rev: but a reads the whole line
+// before it concludes anything from them.
 func (a *waiter) confirm(rev int64) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -272,7 +276,7 @@ func (a *waiter) listenLocked() {
 		for _, sp := range a.spans {
 			a.joinLocked(sp)
 		}
-	case a.seen == 0: // perhaps in a long line: not all of it before that is known
+	case a.seen == 0: // its line may be long, and not to be heard as a whole: that is known after a read
 		a.joinLocked(etcdwire.Span{Key: a.key})
 	case a.whole || a.near || len(a.ahead) == 0:
 		a.joinLocked(etcdwire.LineSpan(a.s.lineDir(a.at.Name)))
@@ -292,7 +296,7 @@ func (a *waiter) joinLocked(sp etcdwire.Span) { a.in = append(a.in, a.hub().Join
 func (a *waiter) Begun(w *etcdwire.Watch) {
 	src := a.hub().Source(w)
 	switch {
-	case src.Since == 0: // Begun is called again when it stands; where etcd refuses it there is the timer
+	case src.Since == 0: // it does not stand yet: Begun or Refused is called later
 	case a.seen < src.Since || a.near:
 		a.unsure = true
 	default:
@@ -339,13 +343,15 @@ func (a *waiter) Put(kv *mvccpb.KeyValue) {
 
 // Settle draws the conclusion once all that one message holds has been noted.
 func (a *waiter) Settle() {
-	if a.near && !a.unsure && a.outcome == waits && a.spans == nil && len(a.in) > 1 {
-		a.listenLocked()
+	if a.outcome == waits && a.slots == 0 && !a.unsure {
+		switch {
+		case a.near && len(a.in) > 1: // it still listens as in a long line: to its own key and the farthest
+			a.listenLocked()
+		case a.whole && len(a.ahead) == 0:
+			a.outcome = holds
+		}
 	}
-	if a.outcome == waits && a.whole && !a.unsure && !a.kept && a.slots == 0 && len(a.ahead) == 0 {
-		a.outcome = holds
-	}
-	if moved := a.movedLocked(); moved || a.outcome != waits || a.unsure {
+	if moved := a.movedLocked(); moved || a.outcome == holds || a.outcome == ended || a.unsure {
 		a.all.push(a)
 	}
 }

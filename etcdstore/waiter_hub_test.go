@@ -80,7 +80,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 			kvs = append(kvs, &mvccpb.KeyValue{Key: []byte(key), CreateRevision: int64(90 - i)})
 		}
 		p := driver.Place{Name: "x", ID: "c", Token: 100}
-		sl := &claimState{seatID: storeutil.SeatAt(p), claimFields: claimFields{id: "c", key: dir + "own", token: 100}}
+		sl := &claimState{seatID: storeutil.SeatAt(p), key: dir + "own", claimFields: claimFields{id: "c", token: 100}}
 		if !looked {
 			sl.ahead, sl.at = kvs, 100
 		}

@@ -9,7 +9,8 @@ import (
 )
 
 // waiters are the places of one lease that are followed, and the queue of those that News is to
-// look at. A waiter is in one of these states:
+// look at. A waiter is in one of these states. (queued and over are fields of waiter, kept is its
+// outcome holdsTold; taken is one that a call of News has in a local variable.)
 //
 //	state    what it means                   event                                     next state
 //	quiet    it listens to its line          the hub tells what matters (Settle), a    queued
@@ -30,8 +31,7 @@ import (
 type waiters struct {
 	wake chan struct{} // holds one signal for News
 
-	// mu guards what follows, and waiter.queued. It is taken under the hub's lock; nothing is
-	// called while it is held.
+	// mu guards what follows, and waiter.queued. It is taken under the hub's lock.
 	mu     sync.Mutex
 	by     map[seatID]*waiter
 	queue  []*waiter
@@ -99,8 +99,8 @@ func (ws *waiters) pushQuietly(some ...*waiter) {
 	}
 }
 
-// take empties the queue. It takes the hub's lock: the message that the hub is dealing with just
-// now may be of many places, and they are told together.
+// take empties the queue. It takes the hub's lock, and so waits until the hub is through with a
+// message: all places that the message is about are told together.
 func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
 	h.Lock()
 	defer h.Unlock()
@@ -131,8 +131,8 @@ func (ws *waiters) checkSome() {
 	}
 }
 
-// spread returns the pause between two checks with which a round takes d, or longer where that
-// pause would be less than spreadLeast.
+// spread returns the pause between two checks: so long that a round of all waiters takes d, but not
+// less than spreadLeast.
 func (ws *waiters) spread(d time.Duration) time.Duration {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
