@@ -48,8 +48,8 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 			rec.Lease = 0 // its lease was revoked just now, and it still stands: etcd does not know that lease
 		}
 		if rec.Lease != first {
-			// Before its lease is revoked: the record goes with that, and then a repeated call would
-			// not find the claims that are left.
+			// Before its lease is revoked: the record goes with that, and then a repeated call
+			// would not find the claims that are left.
 			if done, err := s.sweep(ctx, what, session, rec); err != nil || !done {
 				if err != nil {
 					return err

@@ -248,8 +248,8 @@ func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at l
 	case own != nil:
 		return l.adopt(ctx, sl, c, own)
 	case rec.ModRevision != at.mark:
-		// Another claim was retracted meanwhile, or all were moved. No earlier put of this claim can
-		// enter any more: enter tries again.
+		// Another claim was retracted meanwhile, or all were moved. No earlier put of this claim
+		// can enter any more: enter tries again.
 		l.learn(rec.ModRevision, rec.Lease)
 	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
 		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true

@@ -193,9 +193,9 @@ func (n *newsbox) still(ctx context.Context, a *waiter, p predecessor) (bool, er
 	return true, nil
 }
 
-// lookAt reads the lines of some places, as many at a time as go in a Txn, and returns what is news.
-// If etcd forbids one Txn for several places, both halves are tried again, down to a single place:
-// that one is told as refused.
+// lookAt reads the lines of some places, as many at a time as go in a Txn, and returns what is
+// news. If etcd forbids one Txn for several places, both halves are tried again, down to a single
+// place: that one is told as refused.
 func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News, err error) {
 	limit := &n.s.wire.Limit
 	for most := min(2*pairs, limit.Ops()); len(some) > 0 && !n.over(); {

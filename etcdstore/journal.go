@@ -211,8 +211,8 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	if beyond <= 0 || beyond >= len(resp.Kvs) {
 		return false
 	}
-	// It deletes all keys below the first that stays; one that enters there meanwhile is beyond keep
-	// too.
+	// It deletes all keys below the first that stays; one that enters there meanwhile is beyond
+	// keep too.
 	stays := string(resp.Kvs[beyond].Key)
 	_, _, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(stays, resp.Kvs[beyond].CreateRevision)},

@@ -21,9 +21,9 @@ import (
 //
 // <lease> is the ID of the session's first etcd lease in lower-case hex, which it keeps when it is
 // moved to another one. <stem> is <lease>, then "+" and the ttl in milliseconds where the session
-// has a heartbeat, then "." and the seat where the claim has one. etcd's own concurrency package
-// ends its keys in a lease's ID too, so its elections and mutexes, `etcdctl elect` and `etcdctl
-// lock` can stand in the same line.
+// has a heartbeat; behind it stands "." and the seat where the claim has one. etcd's own
+// concurrency package ends its keys in a lease's ID too, so its elections and mutexes, `etcdctl
+// elect` and `etcdctl lock` can stand in the same line.
 type layout struct{ prefix string }
 
 const (

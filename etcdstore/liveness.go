@@ -18,12 +18,12 @@ import (
 // It takes no decision about leadership: it ends what is dead. The proof: let N be the newest
 // revision of the heartbeat that was received here. Every heartbeat that the holder sent after that
 // receipt is written after N, and has a revision larger than N. A ttl after the receipt, and a
-// little more for the clocks, a Txn deletes the heartbeat if its revision is N. If the Txn succeeds,
-// no larger revision exists or ever will. So the holder counts no heartbeat that was sent after the
-// receipt, and its deadline, at most a ttl after the receipt, is over. This holds however late etcd
-// carries the Txn out, and however long this process slept before it. Both are needed: the time
-// counts from after the receipt, and the Txn compares N. Go's clock measures the silence: in suspend
-// it stands still, and the watch lasts longer.
+// little more for the clocks, a Txn deletes the heartbeat if its revision is N. If the Txn
+// succeeds, no larger revision exists or ever will. So the holder counts no heartbeat that was sent
+// after the receipt, and its deadline, at most a ttl after the receipt, is over. This holds however
+// late etcd carries the Txn out, and however long this process slept before it. Both are needed:
+// the time counts from after the receipt, and the Txn compares N. Go's clock measures the silence:
+// in suspend it stands still, and the watch lasts longer.
 //
 // A missing heartbeat proves nothing, for whoever deleted it may not have waited. The watch takes
 // that for one more change, and ends the session if it is still missing a ttl later. So two such

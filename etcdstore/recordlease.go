@@ -34,8 +34,8 @@ const (
 	otherIDs   = 3                // tried where a lease of somebody else has the ID
 	grantPause = 10 * time.Second // before a lease that could not be had is asked for again
 
-	// endOldLeases revokes the leases of endedMonths months, the last of them endedAfter months ago:
-	// all their records are older than recordLife. It does so only if it finds the leases of
+	// endOldLeases revokes the leases of endedMonths months, the last of them endedAfter months
+	// ago: all their records are older than recordLife. It does so only if it finds the leases of
 	// endedSeen months since.
 	endedAfter  = 15
 	endedMonths = 13
@@ -185,9 +185,9 @@ func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int
 	return left, ttl == recordTTL, nil
 }
 
-// endOldLeases revokes the record leases that are too old. Our clock may be far ahead, and then what
-// looks old is not. So it must find leases of the months in between: of several, for the lease of
-// one month may have been granted by such a clock.
+// endOldLeases revokes the record leases that are too old. Our clock may be far ahead, and then
+// what looks old is not. So it must find leases of the months in between: of several, for the lease
+// of one month may have been granted by such a clock.
 func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
 	const what = "end old leases for journals"
 	stands := func(month int64) (int64, bool) {

@@ -192,7 +192,8 @@ func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
 	}
 }
 
-// modOf notes a mod revision that the place's key has had, 0: none. It returns the newest one known.
+// modOf notes a mod revision that the place's key has had, 0: none. It returns the newest one
+// known.
 func (ss *seats) modOf(p driver.Place, newer int64) int64 {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -106,8 +106,9 @@ func (se *session) ref() leaseRef {
 	return se.at
 }
 
-// learn takes over a newer state of the record: its mod revision and its lease. The lease is another
-// one if a move was carried out and its answer lost: the next renewal then moves everything again.
+// learn takes over a newer state of the record: its mod revision and its lease. The lease is
+// another one if a move was carried out and its answer lost: the next renewal then moves everything
+// again.
 func (se *session) learn(mod, id int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()

@@ -42,8 +42,8 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		l.clear(sl)
 		return nil
 	}
-	// Whether the claim still stands is not known. From here on its end is news again, also if it has
-	// come already: News reads the key.
+	// Whether the claim still stands is not known. From here on its end is news again, also if it
+	// has come already: News reads the key.
 	l.seats.transferFailed(sl, was)
 	l.newsbox.readSoon(sl.seatID)
 	l.newsbox.watchSoon(sl.seatID, p.Token)

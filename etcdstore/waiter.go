@@ -156,9 +156,9 @@ func (a *waiter) learn(st standing) {
 // something later than the read, and stays.
 func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure, a.due = rev, a.doubts != a.asked, false }
 
-// keep goes on listening to the line for the end of a claim that is about to be told as held. A watch
-// of its key instead would cost each hand-over a request to open it, a read and a request to end
-// it. It reports false where the watch of the line does not stand.
+// keep goes on listening to the line for the end of a claim that is about to be told as held. A
+// watch of its key instead would cost each hand-over a request to open it, a read and a request to
+// end it. It reports false where the watch of the line does not stand.
 func (a *waiter) keep() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
