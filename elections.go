@@ -28,44 +28,22 @@ type Elections struct {
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	names    map[string]attempt
-	attempts uint32 // the last number of an attempt
-	pending  int    // attempts whose term was not yielded, until their claims do not stand any more
+	names    map[string]*attempt // the present attempt of each name
+	pending  int                 // how many attempts are in a pending phase
 	closed   bool
 	idle     chan struct{}  // closed when pending is 0; nil while nobody waits for that
 	news     []electionNews // what Terms has not yielded yet
-	stale    int            // how many of news are of dropped claims
+	stale    int            // how many of news are terms that Terms will not yield
 	ready    chan struct{}  // holds a token if news is not empty
 	tally    electionCounts
-	unleased []string // names that wait for a lease
-	finding  bool     // findLeases runs
+	unleased []*attempt // those in the phase wantsLease
+	finding  bool       // findLeases runs
 	pool     workers
 }
 
 // ElectionsOptions of elections. The zero value works.
 type ElectionsOptions struct {
 	Value []byte // what observers see; Term.Proclaim replaces it
-}
-
-// attempt is how far the process has come with a name:
-//
-//	Stand ──▶ waits for its seat ── turn ──▶ waits for a lease ── enter ──▶ has a claim
-//	                │                            │        ▲                 │   │   │
-//	                │                            │        └── lease ended ──┘   │  won
-//	                │                            │                              │   ▼
-//	                └────────── Withdraw ────────┴──────────▶ gone ◀────────────┘  leads
-//	                                                            ▲                   │
-//	                                                            └─── term ended ────┘
-//
-// Another claim of this process may have the seat, for example that of an earlier attempt whose
-// term has ended. An attempt that is gone is not in Elections.names. If its term ended before Terms
-// yielded it, the next attempt begins by itself.
-type attempt struct {
-	c      *entrant      // nil while it waits for its seat or for a lease
-	id     uint32        // its number, while it waits for its seat: other attempts of the name may wait too
-	seated bool          // it has its seat
-	leads  bool          // its claim has a term
-	began  time.Duration // when it began, by uptime
 }
 
 // electionNews is a term that was won, or one that ended (err), or a name that was refused (t is
@@ -112,17 +90,15 @@ func (es *Elections) Stand(names ...string) error {
 		es.mu.Unlock()
 		return fmt.Errorf("primacy: stand: %w", ErrClosed)
 	}
-	var fresh []string
-	first := es.attempts + 1
+	var fresh []*attempt
 	for _, name := range names {
-		if _, known := es.names[name]; !known {
-			es.beginAttemptLocked(name)
-			fresh = append(fresh, name)
+		if es.names[name] == nil {
+			fresh = append(fresh, es.beginAttemptLocked(name))
 		}
 	}
 	es.mu.Unlock()
-	for i, name := range fresh {
-		es.queueUp(name, first+uint32(i))
+	for _, a := range fresh {
+		es.queueUp(a)
 	}
 	return nil
 }
@@ -162,7 +138,7 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 		}
 		shut := es.s.shut
 		if n.last {
-			shut = nil
+			shut = nil // it is closed already: the end of the last attempt wakes
 		}
 		select {
 		case <-es.ready:
@@ -194,9 +170,8 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 		if n.t == nil || n.err != nil {
 			return n, false
 		}
-		if !of(n.t).dropped {
-			of(n.t).yielded = true
-			es.oneLessLocked()
+		if a := entrantOf(n.t).attempt; a.phase == leads {
+			es.moveLocked(a, yielded)
 			return n, false
 		}
 		es.stale = max(0, es.stale-1)
@@ -218,24 +193,51 @@ func (es *Elections) addNewsLocked(n electionNews) {
 	es.wake()
 }
 
-// dropLocked marks a claim whose term will not be yielded. The news of such claims is taken out
-// once it is half of all, or it would pile up while nobody iterates. The caller holds mu.
-func (es *Elections) dropLocked(c *entrant, won bool) {
-	c.dropped = true
-	if !won {
-		return
+// moveLocked sets the phase of an attempt. The caller holds mu.
+func (es *Elections) moveLocked(a *attempt, to attemptPhase) {
+	was := a.phase
+	a.phase = to
+	if to == leaves || to == attemptOver {
+		es.forgetLocked(a)
 	}
-	if es.stale++; 2*es.stale > len(es.news) {
-		es.news = slices.DeleteFunc(es.news, func(n electionNews) bool { return n.t != nil && n.err == nil && of(n.t).dropped })
-		es.stale = 0
+	if was.pending() && !to.pending() {
+		es.pending--
+	}
+	if es.pending == 0 && es.idle != nil {
+		close(es.idle)
+		es.idle = nil
+	}
+	if to == attemptOver {
+		es.wake() // this may have been the last attempt
 	}
 }
 
-// oneLessLocked counts one attempt less that Close waits for. The caller holds mu.
-func (es *Elections) oneLessLocked() {
-	if es.pending--; es.pending == 0 && es.idle != nil {
-		close(es.idle)
-		es.idle = nil
+// forgetLocked lets another attempt of the name begin. The caller holds mu.
+func (es *Elections) forgetLocked(a *attempt) {
+	if es.names[a.name] == a {
+		delete(es.names, a.name)
+	}
+}
+
+// dropLocked ends an attempt whose term Terms will not yield; why is for the event, if it has won
+// none. News of such terms is removed once it is half of all news, since nobody may be iterating.
+// The caller holds mu, and gives up the claim if there is one.
+func (es *Elections) dropLocked(a *attempt, why error) {
+	won := a.phase == leads
+	if a.c != nil {
+		es.moveLocked(a, leaves)
+	} else {
+		es.moveLocked(a, attemptOver)
+	}
+	if !won {
+		es.s.notWon(a.name, a.began, why)
+		return
+	}
+	if es.stale++; 2*es.stale > len(es.news) {
+		es.news = slices.DeleteFunc(es.news, func(n electionNews) bool {
+			return n.t != nil && n.err == nil && entrantOf(n.t).attempt.phase != leads
+		})
+		es.stale = 0
 	}
 }
 
@@ -252,60 +254,52 @@ func (es *Elections) Withdraw(names ...string) {
 func (es *Elections) withdraw(name string) {
 	for {
 		es.mu.Lock()
-		st, known := es.names[name]
-		if !known || st.c != nil && st.c.yielded {
+		a := es.names[name]
+		if a == nil || a.phase == yielded {
 			es.mu.Unlock()
 			return
 		}
-		if st.c == nil {
-			delete(es.names, name)
-			es.oneLessLocked()
-			es.s.notWon(name, st.began, errWithdrawn)
-			es.wake() // this may have been the last attempt
-			es.mu.Unlock()
-			if st.seated {
-				es.s.locals.leave(seat{name: name}, 0)
-			} else {
-				es.s.locals.quit(seat{name: name}, es.waiterOf(st.id)) // if it came in this moment, turn leaves it
-			}
-			return
+		c, was := a.c, a.phase
+		if c == nil {
+			es.dropLocked(a, errWithdrawn)
 		}
 		es.mu.Unlock()
-		if st.c.withdraw() {
+		switch {
+		case was == wantsSeat:
+			es.s.locals.quit(seat{name: name}, &localTurn{caller: a}) // if the seat comes in this moment, turn gives it back
+			return
+		case was == wantsLease:
+			es.s.locals.leave(seat{name: name}, 0)
+			return
+		case c.withdraw():
 			return
 		}
 	}
 }
 
-// withdraw gives up a claim that waits, or whose term was not yielded. It returns false if the name
-// has another claim by now: then the caller looks again.
+// withdraw gives up a claim that waits, or whose term was not yielded. It returns false if its
+// attempt has come further meanwhile: then the caller looks again.
 func (c *entrant) withdraw() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	es := c.es
+	a, es := c.attempt, c.attempt.es
 	es.mu.Lock()
-	st := es.names[c.name]
-	mine := st.c == c
-	drop := mine && !c.yielded
+	drop := a.c == c && (a.phase == stands || a.phase == leads)
 	if drop {
-		delete(es.names, c.name)
-		es.dropLocked(c, st.leads)
-		if !st.leads {
-			es.s.notWon(c.name, st.began, errWithdrawn)
-		}
+		es.dropLocked(a, errWithdrawn)
 	}
 	es.mu.Unlock()
 	if drop {
 		c.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}))
 	}
-	return mine
+	return drop
 }
 
 // Resign resigns terms with as few calls on the store as possible. It waits as [Term.Resign] does,
 // and returns the first error.
 func (es *Elections) Resign(ctx context.Context, terms ...*Term) error {
 	for _, t := range terms {
-		if t.share.q == nil {
+		if t.share.q == nil { // else it is a lock's: other terms may be under its claim
 			t.c.giveUp()
 		}
 	}
@@ -348,50 +342,49 @@ func (es *Elections) Close(ctx context.Context) error {
 	}
 }
 
-// beginAttemptLocked begins an attempt for a name and returns its number. The caller holds mu, and
-// calls queueUp after it.
-func (es *Elections) beginAttemptLocked(name string) uint32 {
-	es.attempts++
-	es.names[name] = attempt{id: es.attempts, began: es.s.uptime()}
+// beginAttemptLocked begins an attempt for a name. The caller holds mu, and calls queueUp when it
+// does not hold it any more.
+func (es *Elections) beginAttemptLocked(name string) *attempt {
+	a := &attempt{es: es, name: name, began: es.s.uptime()}
+	es.names[name] = a
 	es.s.readers.event(Event{Kind: CampaignBegun, Name: name})
 	es.pending++
-	return es.attempts
+	return a
 }
-
-// waiterOf returns what waits for the seat of an attempt.
-func (es *Elections) waiterOf(id uint32) *localTurn { return &localTurn{caller: es, attempt: id} }
 
 // queueUp has an attempt wait for its seat. The caller does not hold mu.
-func (es *Elections) queueUp(name string, id uint32) {
-	if _, taken, _ := es.s.locals.take(seat{name: name}, 1, es.waiterOf(id)); taken {
-		es.turn(name, id)
+func (es *Elections) queueUp(a *attempt) {
+	if _, taken, _ := es.s.locals.take(seat{name: a.name}, 1, &localTurn{caller: a}); taken {
+		a.turn()
 		return
 	}
 	es.mu.Lock()
-	waits := es.names[name].id == id
+	withdrawn := a.phase == attemptOver
 	es.mu.Unlock()
-	if !waits { // it was withdrawn before it waited here
-		es.s.locals.quit(seat{name: name}, es.waiterOf(id))
+	if withdrawn { // and Withdraw may have looked before it waited
+		es.s.locals.quit(seat{name: a.name}, &localTurn{caller: a})
 	}
 }
 
-// turn is called when an attempt has got its seat.
-func (es *Elections) turn(name string, id uint32) {
+// turn is called when the attempt has got its seat.
+func (a *attempt) turn() {
+	es := a.es
 	es.mu.Lock()
-	st, known := es.names[name]
-	if !known || st.seated || st.c != nil || st.id != id {
-		es.mu.Unlock()
-		es.s.locals.leave(seat{name: name}, 0) // it was withdrawn meanwhile
-		return
+	withdrawn := a.phase != wantsSeat
+	if !withdrawn {
+		es.findLeaseLocked(a)
 	}
-	es.names[name] = attempt{seated: true, began: st.began}
-	es.findLeaseLocked(name)
 	es.mu.Unlock()
+	if withdrawn {
+		es.s.locals.leave(seat{name: a.name}, 0)
+	}
 }
 
-// findLeaseLocked finds a lease for the attempt of a name. The caller holds mu.
-func (es *Elections) findLeaseLocked(name string) {
-	es.unleased = append(es.unleased, name)
+// findLeaseLocked finds a lease for an attempt that has its seat. The caller holds mu.
+func (es *Elections) findLeaseLocked(a *attempt) {
+	a.c = nil
+	es.moveLocked(a, wantsLease)
+	es.unleased = append(es.unleased, a)
 	if !es.finding {
 		es.finding = true
 		go es.findLeases()
@@ -400,69 +393,67 @@ func (es *Elections) findLeaseLocked(name string) {
 
 // findLeases finds a lease for all attempts that wait for one.
 func (es *Elections) findLeases() {
-	for try := 0; ; try++ {
-		_ = pause(es.ctx, min(try, 1)) // live sees a lease that is ending in a moment
+	for again := false; ; {
+		if again { // under the last lease no claim could be made: it is ending, and live returns it until it has
+			_ = pause(es.ctx, 1)
+		}
 		l, err := es.s.live(es.ctx)
 		es.mu.Lock()
-		names := es.unleased
+		attempts := es.unleased
 		es.unleased = nil
-		if es.finding = len(names) > 0; !es.finding {
+		if es.finding = len(attempts) > 0; !es.finding {
 			es.mu.Unlock()
 			return
 		}
 		es.mu.Unlock()
-		for _, name := range names {
+		again = true
+		for _, a := range attempts {
 			if err != nil {
-				es.abandon(name, err)
-			} else if es.enter(l, name) {
-				try = -1
+				es.abandon(a, err)
+			} else if es.enter(l, a) {
+				again = false
 			}
 		}
 	}
 }
 
-// abandon ends the attempt of a name, since no lease can be had.
-func (es *Elections) abandon(name string, err error) {
+// abandon ends an attempt, since no lease can be had.
+func (es *Elections) abandon(a *attempt, err error) {
 	es.mu.Lock()
-	st := es.names[name]
-	waits := st.seated && st.c == nil
+	waits := a.phase == wantsLease
 	if waits {
-		delete(es.names, name)
-		es.oneLessLocked()
-		es.s.notWon(name, st.began, err)
+		es.dropLocked(a, err)
 		if !errors.Is(err, ErrClosed) && !es.closed {
-			es.addNewsLocked(electionNews{err: &NotInLineError{name, err}})
-		} else {
-			es.wake() // this may have been the last attempt
+			es.addNewsLocked(electionNews{err: &NotInLineError{a.name, err}})
 		}
 	}
 	es.mu.Unlock()
 	if waits {
-		es.s.locals.leave(seat{name: name}, 0)
+		es.s.locals.leave(seat{name: a.name}, 0)
 	}
 }
 
 // newEntrant returns a claim whose calls the workers make.
-func (es *Elections) newEntrant(l *lease, name string) *entrant {
-	c := &entrant{es: es, claim: claim{l: l, seat: seat{name: name}, claimSpec: &es.spec, values: context.Background()}}
-	c.executor = c
+func (es *Elections) newEntrant(l *lease, a *attempt) *entrant {
+	c := &entrant{attempt: a}
+	c.claim = claim{l: l, seat: seat{name: a.name}, claimSpec: &es.spec, values: context.Background(), executor: c}
 	c.step(core.ClaimEvent{Kind: core.Stand})
 	return c
 }
 
 // enter makes the claim of an attempt. It returns false if the lease is ending: then the attempt
 // waits for the next lease.
-func (es *Elections) enter(l *lease, name string) bool {
-	c := es.newEntrant(l, name)
+func (es *Elections) enter(l *lease, a *attempt) bool {
+	c := es.newEntrant(l, a)
 	c.mu.Lock() // until it has joined: a claim withdrawn before that would stay with the lease for ever
 	defer c.mu.Unlock()
 	es.mu.Lock()
-	st := es.names[name]
-	if !st.seated || st.c != nil {
+	if a.phase != wantsLease {
 		es.mu.Unlock()
 		return true // withdrawn meanwhile
 	}
-	es.names[name] = attempt{c: c, seated: true, began: st.began}
+	a.c = c
+	es.moveLocked(a, stands)
 	es.mu.Unlock()
 	if l.join(&c.claim) {
 		c.carryLocked(core.ClaimOrder{Do: core.Enter})
@@ -470,81 +461,73 @@ func (es *Elections) enter(l *lease, name string) bool {
 	}
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	es.names[name] = attempt{seated: true, began: st.began}
-	es.findLeaseLocked(name)
+	es.findLeaseLocked(a)
 	return false
 }
 
+// The claim calls these methods of its executor, and holds its lock, which comes before
+// Elections.mu.
+
 func (c *entrant) wonLocked() time.Duration {
-	es := c.es
+	a, es := c.attempt, c.attempt.es
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	began := es.names[c.name].began
-	es.names[c.name] = attempt{c: c, seated: true, leads: true, began: began}
+	es.moveLocked(a, leads)
 	es.addNewsLocked(electionNews{t: c.term})
 	es.tally.won++
 	es.logSoonLocked()
-	return began
+	return a.began
 }
 
-// endedLocked reports the end of a term that was yielded. A term that was not yielded is resigned
-// here, unless somebody found it by Session.Terms and resigned it, and the next attempt begins. The
-// caller holds the claim's lock, which comes before Elections.mu.
+// endedLocked reports the end of a term that was yielded. For one that was not, the next attempt
+// begins, and the term is resigned, unless somebody found it by Session.Terms and has resigned it.
 func (c *entrant) endedLocked(cause core.Cause) {
-	es := c.es
+	a, es := c.attempt, c.attempt.es
 	resigned := c.core.Phase() > core.Stopping
+	var next *attempt
 	es.mu.Lock()
 	es.tally.ended++
 	es.logSoonLocked()
-	if es.names[c.name].c == c {
-		delete(es.names, c.name)
-	}
-	var id uint32
-	notYielded := !c.yielded && !c.dropped
-	switch {
-	case c.yielded && !resigned:
-		es.addNewsLocked(electionNews{t: c.term, err: c.endedErrorLocked(c.term.token, cause)})
-	case notYielded:
-		es.dropLocked(c, true)
-		id = es.beginAttemptLocked(c.name)
+	switch a.phase {
+	case yielded:
+		es.forgetLocked(a)
+		if !resigned {
+			es.addNewsLocked(electionNews{t: c.term, err: c.endedErrorLocked(c.term.token, cause)})
+		}
+	case leads:
+		es.dropLocked(a, nil)
+		next = es.beginAttemptLocked(a.name)
 	}
 	es.mu.Unlock()
-	if notYielded {
-		es.queueUp(c.name, id)
+	if next == nil {
+		return
 	}
-	if notYielded && !resigned {
-		es.postLocked(c, core.Nothing, 0) // a worker resigns it: no work runs under it
+	es.queueUp(next)
+	if !resigned {
+		es.postLocked(c, taskResign, 0) // not here: the claim is in the middle of a step
 	}
 }
 
-func (c *entrant) leaveSeatLocked() { c.es.s.locals.leave(c.seat, 0) }
+func (c *entrant) leaveSeatLocked() { c.attempt.es.s.locals.leave(c.seat, 0) }
 
 func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
-	es := c.es
+	a, es := c.attempt, c.attempt.es
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	if again && es.names[c.name].c == c {
-		es.names[c.name] = attempt{seated: true, began: es.names[c.name].began}
-		es.findLeaseLocked(c.name)
+	if again && a.phase == stands {
+		es.findLeaseLocked(a)
 		return
 	}
-	if es.names[c.name].c == c && !c.yielded {
-		delete(es.names, c.name)
-	}
-	if !c.yielded {
-		es.oneLessLocked()
-	}
-	es.wake() // this may have been the last attempt
+	es.moveLocked(a, attemptOver)
 }
 
 func (c *entrant) refusedLocked(err error) {
-	es := c.es
+	a, es := c.attempt, c.attempt.es
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	if st := es.names[c.name]; st.c == c {
-		delete(es.names, c.name)
-		es.s.notWon(c.name, st.began, err)
-		es.addNewsLocked(electionNews{err: &NotInLineError{c.name, err}})
+	if a.phase == stands {
+		es.dropLocked(a, err)
+		es.addNewsLocked(electionNews{err: &NotInLineError{a.name, err}})
 	}
 }
 
@@ -562,15 +545,16 @@ func (es *Elections) logSoonLocked() {
 	es.tally.due = true
 	time.AfterFunc(time.Second, func() {
 		es.mu.Lock()
-		n, names, leads := es.tally, len(es.names), 0
-		for _, st := range es.names {
-			if st.leads {
-				leads++
+		n, names, leading := es.tally, len(es.names), 0
+		for _, a := range es.names {
+			if a.phase == leads || a.phase == yielded {
+				leading++
 			}
 		}
 		es.tally = electionCounts{}
 		es.mu.Unlock()
-		es.s.log.log(slog.LevelInfo, "elections", "elected", n.won, "ended", n.ended, "leading", leads, "waiting", names-leads, "id", es.s.o.ID)
+		es.s.log.log(slog.LevelInfo, "elections", "elected", n.won, "ended", n.ended, "leading", leading,
+			"waiting", names-leading, "id", es.s.o.ID)
 	})
 }
 
@@ -580,7 +564,7 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 	if o == nil {
 		o = &ElectionsOptions{}
 	}
-	es := &Elections{s: s, names: map[string]attempt{}, ready: make(chan struct{}, 1)}
+	es := &Elections{s: s, names: map[string]*attempt{}, ready: make(chan struct{}, 1)}
 	es.spec = claimSpec{value: o.Value, watched: s.watchEntrants}
 	es.pool.limit = maxTogether
 	es.ctx, es.cancel = context.WithCancel(context.Background())

@@ -391,11 +391,11 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 		es := s.Elections(nil)
 		_ = es.Stand("x")
 		es.mu.Lock()
-		first := es.names["x"].id
+		first := es.names["x"]
 		es.mu.Unlock()
 		es.Withdraw("x")
 		_ = es.Stand("x")
-		s.locals.quit(seat{name: "x"}, es.waiterOf(first)) // a Withdraw that was slow
+		s.locals.quit(seat{name: "x"}, &localTurn{caller: first}) // a Withdraw that was slow
 		_ = h.Resign(t.Context())
 		if won, _, _ := collect(t, es, 1); won[0].Check() != nil {
 			t.Error(won[0].Check())
@@ -438,13 +438,13 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 			}
 			_ = es.Stand("x")
 			es.mu.Lock()
-			was := es.names["x"].id
+			was := es.names["x"]
 			es.mu.Unlock()
 			es.Withdraw("x")
 			if again {
 				_ = es.Stand("x")
 			}
-			es.turn("x", was) // the seat was on its way
+			was.turn() // the seat was on its way
 			if again {
 				won, _, _ := collect(t, es, 1)
 				_ = won[0].Resign(t.Context())
@@ -463,7 +463,8 @@ func TestANameWithdrawnAtOnceLeavesNothingInTheLease(t *testing.T) {
 	standing := func() bool {
 		es.mu.Lock()
 		defer es.mu.Unlock()
-		return es.names["x"].c != nil
+		a := es.names["x"]
+		return a != nil && a.c != nil
 	}
 	rounds(t, func(i int) {
 		_ = es.Stand("x")

@@ -19,44 +19,95 @@ const (
 type workers struct {
 	running int // how many there are
 	limit   int // how many claims one call has: fewer while calls fail
-	follow  tasks
-	leave   tasks
-	enter   tasks
+	waiting [taskKinds]tasks
 }
+
+// attempt is one attempt to lead a name. Elections.mu guards it.
+type attempt struct {
+	es    *Elections
+	name  string
+	phase attemptPhase
+	c     *entrant      // its claim, from the phase stands on
+	began time.Duration // by uptime
+}
+
+// attemptPhase is how far an attempt has come:
+//
+//	phase        what it means                         the next phase
+//	wantsSeat    another claim here has the seat       wantsLease; attemptOver by Withdraw
+//	wantsLease   it has the seat, but no lease         stands; attemptOver by Withdraw or refusal
+//	stands       its claim enters the line, or waits   leads; wantsLease when the lease ends;
+//	                                                   leaves by Withdraw or refusal
+//	leads        Terms has not yielded its term        yielded; leaves by Withdraw or when the
+//	                                                   term ends: then a new attempt begins
+//	leaves       its claim is being released           attemptOver
+//	yielded      Terms has yielded its term            attemptOver when its claim is gone
+//
+// Elections.names has an attempt until it leaves, or its term has ended.
+type attemptPhase uint8
+
+const (
+	wantsSeat attemptPhase = iota
+	wantsLease
+	stands
+	leads
+	leaves
+	yielded
+	attemptOver
+)
+
+// pending says whether Close waits for an attempt in this phase.
+func (p attemptPhase) pending() bool { return p < yielded }
 
 // entrant is a claim of an Elections, and its executor. The claim's lock guards seq, calling and
-// ordered; Elections.mu guards yielded and dropped.
+// ordered.
 type entrant struct {
 	claim
-	es      *Elections
+	attempt *attempt
 	seq     uint32           // the number of its last task; earlier tasks do not count any more
 	calling bool             // a call is under way
-	ordered *core.ClaimOrder // what to do after that call, whatever its answer
-	yielded bool             // Terms has yielded its term
-	dropped bool             // Terms never will
+	ordered *core.ClaimOrder // what to do after that call, whatever its answer: the last order counts
 }
 
-// of returns the claim of a term that an Elections has won.
-func of(t *Term) *entrant { return t.c.executor.(*entrant) }
+// entrantOf returns the claim of a term that an Elections has won.
+func entrantOf(t *Term) *entrant { return t.c.executor.(*entrant) }
 
-// task is one order for one claim.
+// task is something to do for one claim.
 type task struct {
 	c   *entrant
 	seq uint32
-	do  core.Action
+	do  taskKind
 }
 
 type tasks []task
 
+// taskKind is in the order in which tasks are done: what makes no call first, and what lets others
+// lead before what enters lines.
+type taskKind uint8
+
+const (
+	taskFollow taskKind = iota
+	taskResign          // the term under the claim: no work runs under it
+	taskRelease
+	taskEnter
+	taskKinds
+)
+
 // carryLocked makes the call of an order, after the call that is under way. The caller holds the
 // claim's lock, as for all methods of an entrant that end in Locked.
 func (c *entrant) carryLocked(o core.ClaimOrder) {
-	switch {
-	case c.calling:
+	if c.calling {
 		c.ordered = &o
-	case o.Do == core.Enter, o.Do == core.Await, o.Do == core.Leave:
-		c.es.postLocked(c, o.Do, o.Tries)
-	case o.Do == core.HandOver:
+		return
+	}
+	switch o.Do {
+	case core.Await:
+		c.attempt.es.postLocked(c, taskFollow, o.Tries)
+	case core.Leave:
+		c.attempt.es.postLocked(c, taskRelease, o.Tries)
+	case core.Enter:
+		c.attempt.es.postLocked(c, taskEnter, o.Tries)
+	case core.HandOver:
 		go c.release(o)
 	}
 }
@@ -79,9 +130,9 @@ func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// postLocked makes a task of an order, in place of the claim's last one, after the pause that this
-// many tries need. The caller holds the claim's lock.
-func (es *Elections) postLocked(c *entrant, do core.Action, tries int) {
+// postLocked replaces the claim's last task. If calls failed before, tries of them, the task comes
+// after a pause. The caller holds the claim's lock.
+func (es *Elections) postLocked(c *entrant, do taskKind, tries int) {
 	c.seq++
 	j := task{c, c.seq, do}
 	if tries > 0 {
@@ -95,37 +146,24 @@ func (es *Elections) postLocked(c *entrant, do core.Action, tries int) {
 func (es *Elections) post(j task) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	es.pool.add(j)
+	es.pool.waiting[j.do] = append(es.pool.waiting[j.do], j)
 	if es.pool.running < maxCalls {
 		es.pool.running++
 		go es.work()
 	}
 }
 
-func (w *workers) add(j task) {
-	switch j.do {
-	case core.Enter:
-		w.enter = append(w.enter, j)
-	case core.Await:
-		w.follow = append(w.follow, j)
-	default:
-		w.leave = append(w.leave, j)
-	}
-}
-
-// next takes tasks of one kind under one lease. Following comes first, since it makes no call; then
-// leaving, so that others lead soon.
+// next takes tasks of one kind under one lease.
 func (w *workers) next() tasks {
-	for _, from := range []*tasks{&w.follow, &w.leave, &w.enter} {
-		all := *from
+	for kind, all := range w.waiting {
 		n := 0
-		for n < len(all) && n < w.limit && all[n].c.l == all[0].c.l && all[n].do == all[0].do {
+		for n < len(all) && n < w.limit && all[n].c.l == all[0].c.l {
 			n++
 		}
 		if n == len(all) {
-			*from = nil
+			w.waiting[kind] = nil
 		} else {
-			*from = all[n:]
+			w.waiting[kind] = all[n:]
 		}
 		if n > 0 {
 			return all[:n]
@@ -146,27 +184,28 @@ func (es *Elections) work() {
 		es.mu.Unlock()
 		l := all[0].c.l
 		switch all[0].do {
-		case core.Enter:
-			es.claimAll(l, all.begin(core.Entering))
-		case core.Await:
+		case taskFollow:
 			es.followAll(l, all)
-		case core.Leave:
-			es.releaseAll(l, all.begin(core.Leaving))
-		default:
+		case taskResign:
 			for _, j := range all {
 				j.c.giveUp()
 			}
+		case taskRelease:
+			es.releaseAll(l, all.begin(core.Leaving))
+		case taskEnter:
+			es.claimAll(l, all.begin(core.Entering))
 		}
 	}
 }
 
-// call is one claim of a call on the store, and the claim's place when that began.
+// call is one claim among those of a call on the store, and its place when the call began.
 type call struct {
 	c *entrant
 	p driver.Place
 }
 
-// begin returns the tasks that still count.
+// begin returns the claims for which nothing else was ordered meanwhile, and marks that their call
+// is under way.
 func (all tasks) begin(phase core.ClaimPhase) []call {
 	calls := make([]call, 0, len(all))
 	for _, j := range all {
@@ -222,8 +261,8 @@ func (es *Elections) learn(n int, err error) {
 	}
 }
 
-// claimAnswered takes the answer of a Claim. It does not count if an event ordered something else
-// meanwhile.
+// claimAnswered takes the answer of a Claim. If something was ordered while the call was under way,
+// the answer only tells the place.
 func (c *entrant) claimAnswered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +289,7 @@ func (es *Elections) followAll(l *lease, all tasks) {
 	}
 }
 
-// releaseAll gives places up in one call. It finds which one a final error is about as claimAll
+// releaseAll gives places up in one call. After a final error it asks again in halves, as claimAll
 // does.
 func (es *Elections) releaseAll(l *lease, calls []call) {
 	if len(calls) == 0 {

@@ -360,8 +360,8 @@ func TestManyElectionsCostNoGoroutines(t *testing.T) {
 		}
 		won := 0
 		for _, es := range []*Elections{es1, es2} {
-			for _, st := range es.names {
-				if st.leads {
+			for _, a := range es.names {
+				if a.phase == leads || a.phase == yielded {
 					won++
 				}
 			}

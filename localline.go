@@ -27,11 +27,8 @@ type localLine struct {
 type localTurn struct {
 	come chan struct{} // closed when the seat numbered n is his
 	n    int
-	// caller is told instead of come, with the number of the attempt that waits: see Elections.
-	caller interface {
-		turn(name string, attempt uint32)
-	}
-	attempt uint32
+	// caller is told instead of come, if it is not nil: it is an attempt of an Elections.
+	caller interface{ turn() }
 }
 
 // take returns the number of a free seat, from 0. If there is none, w waits for one, unless it is
@@ -99,7 +96,7 @@ func (ls *localLines) leave(at seat, n int) {
 	w.n = n // before the lock is given back: quit compares all of w
 	ls.mu.Unlock()
 	if w.caller != nil {
-		w.caller.turn(at.name, w.attempt)
+		w.caller.turn()
 		return
 	}
 	close(w.come)
