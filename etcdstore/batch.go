@@ -53,12 +53,12 @@ type batcher struct {
 	w *etcdwire.Wire
 	j *journal
 
-	mu      sync.Mutex // guards what follows
-	alone   int        // operations under way by themselves
-	batches int        // batches under way
-	queue   []*op
-	bytes   int       // of what is queued
-	moved   time.Time // when something was sent or returned last
+	mu           sync.Mutex // guards what follows
+	alone        int        // operations under way by themselves
+	batches      int        // batches under way
+	queue        []*op
+	bytes        int       // of what is queued
+	lastProgress time.Time // when something was sent or returned last
 }
 
 // op is one operation that is queued, or goes with others.
@@ -75,7 +75,7 @@ type op struct {
 
 	// Once it has a batch, only the goroutine that sends the batch uses these, until done.
 	req    *pb.TxnRequest // with the journal record that it leaves
-	record *releaseRecord // nil: it leaves none
+	record *journalRecord // nil: it leaves none
 	resp   *pb.TxnResponse
 	doubt  bool
 	out    etcdwire.Outcome
@@ -92,11 +92,11 @@ type batch struct {
 // send runs an operation on one name. The revision of its answer is that of the whole Txn it went
 // in. Where ctx ends while it is queued it is not sent, and there is no doubt. Record is what it
 // leaves in a journal, if anything.
-func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *releaseRecord,
+func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *journalRecord,
 ) (*pb.TxnResponse, bool, error) {
 	p.mu.Lock()
 	if p.batches == 0 && p.alone < maxAlone && len(p.queue) == 0 {
-		p.alone, p.moved = p.alone+1, time.Now()
+		p.alone, p.lastProgress = p.alone+1, time.Now()
 		p.mu.Unlock()
 		defer p.done()
 		resp, out := p.j.sendWithRecord(ctx, req, record)
@@ -109,7 +109,7 @@ func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnReques
 	o.size = weight(o.req)
 	p.queue = append(p.queue, o)
 	// What is under way may lie with a silent member, and the next request go to another one.
-	stuck := time.Since(p.moved) > etcdwire.Patience
+	stuck := time.Since(p.lastProgress) > etcdwire.BlameAfter
 	if p.bytes += o.size; p.batches < maxBatches && (stuck || p.fullLocked()) {
 		p.startLocked()
 	}
@@ -182,7 +182,7 @@ func (p *batcher) dequeueLocked(o *op) bool {
 func (p *batcher) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.moved = time.Now()
+	p.lastProgress = time.Now()
 	if p.alone--; len(p.queue) > 0 && p.batches == 0 {
 		p.startLocked()
 	}
@@ -223,7 +223,7 @@ func (p *batcher) gather() {
 func (p *batcher) fill(anew bool) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.moved = time.Now()
+	p.lastProgress = time.Now()
 	if len(p.queue) == 0 || !anew && p.batches > 1 && !p.fullLocked() {
 		p.batches--
 		return nil
@@ -295,7 +295,7 @@ func (p *batcher) sendOps(t *batch, all []*op, most int) {
 		for _, o := range some {
 			o.doubt = o.doubt || out.Doubt
 		}
-		if out.Err != nil && len(some) > 1 && (ofOne(out.Err) || blamesRecord(out.Err) && anyRecord(some)) {
+		if out.Err != nil && len(some) > 1 && (mayBlameOne(out.Err) || mayBlameRecord(out.Err) && anyRecord(some)) {
 			if etcdwire.NoSpace(out.Err) && dropRecords(some) {
 				p.j.turnOff()
 				p.sendOps(t, some, len(some)) // what leaves no record only deletes
@@ -395,9 +395,9 @@ func dropRecords(some []*op) (had bool) {
 	return had
 }
 
-// ofOne reports whether one of several operations may be to blame for the error of all: its key is
-// forbidden, its value too large, its lease gone; or etcd is full and takes no put.
-func ofOne(err error) bool {
+// mayBlameOne reports whether one of several operations may be to blame for the error of all: its
+// key is forbidden, its value too large, its lease gone; or etcd is full and takes no put.
+func mayBlameOne(err error) bool {
 	known := rpctypes.Error(err)
 	for _, e := range []error{rpctypes.ErrPermissionDenied, rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseNotFound,
 		rpctypes.ErrNoSpace, rpctypes.ErrTooManyOps} {

@@ -32,15 +32,15 @@ const (
 	journals = "@journal/"
 	beatMark = "+"
 
-	// All keys that are of no line are in [noLine, pastNoLine): no escaped name begins so.
-	noLine, pastNoLine = "@", "A"
+	// All keys that are of no line are in [nonLine, nonLineEnd): no escaped name begins so.
+	nonLine, nonLineEnd = "@", "A"
 )
 
 // upper holds the digits of an escape. With two spellings one name could have two lines.
 const upper = "0123456789ABCDEF"
 
 // plain reports whether c stands for itself in an escaped name.
-func plain(c byte) bool {
+func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
 }
 
@@ -49,7 +49,7 @@ func plain(c byte) bool {
 func escape(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); i++ {
-		if c := name[i]; plain(c) {
+		if c := name[i]; isPlain(c) {
 			b.WriteByte(c)
 		} else {
 			b.Write([]byte{'%', upper[c>>4], upper[c&15]})
@@ -62,7 +62,7 @@ func escape(name string) string {
 func unescape(s string) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
-		if plain(s[i]) {
+		if isPlain(s[i]) {
 			b.WriteByte(s[i])
 			continue
 		}
@@ -70,7 +70,7 @@ func unescape(s string) (string, bool) {
 			return "", false
 		}
 		hi, lo := strings.IndexByte(upper, s[i+1]), strings.IndexByte(upper, s[i+2])
-		if hi < 0 || lo < 0 || plain(byte(hi<<4|lo)) {
+		if hi < 0 || lo < 0 || isPlain(byte(hi<<4|lo)) {
 			return "", false
 		}
 		b.WriteByte(byte(hi<<4 | lo))
@@ -92,13 +92,13 @@ func slotsDir(dir string, slots int) string {
 }
 
 // claimKey returns the key of a claim. Stem is the session's part of it: see stemOf.
-func (k layout) claimKey(at seatID, slots int, stem string) string {
-	dir := k.lineDir(at.Name)
+func (k layout) claimKey(id seatID, slots int, stem string) string {
+	dir := k.lineDir(id.Name)
 	if slots != 0 {
 		dir = slotsDir(dir, slots)
 	}
-	if at.Seat != "" {
-		return dir + stem + "." + at.Seat
+	if id.Seat != "" {
+		return dir + stem + "." + id.Seat
 	}
 	return dir + stem
 }

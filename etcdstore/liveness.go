@@ -37,10 +37,10 @@ type livenessWatch struct {
 	end     context.CancelFunc
 
 	// What follows is guarded by livenessWatches.mu.
-	subs    map[*livenessSub]struct{}
-	deleted map[string]bool // claims that endSession has deleted; not nil: the session is dead
-	brief   *livenessSub    // of those who do not wait (see watchBriefly)
-	leaves  *time.Timer     // ends it
+	subs     map[*livenessSub]struct{}
+	deleted  map[string]bool // claims that endSession has deleted; not nil: the session is dead
+	forTry   *livenessSub    // of those who do not wait (see watchForTry)
+	tryTimer *time.Timer     // ends it
 }
 
 // livenessWatches are all of a store, by session.
@@ -85,33 +85,32 @@ func (ls *livenessWatches) watch(claim string, notify func()) *livenessSub {
 	return p
 }
 
-// watchBriefly watches the sessions of claims that were in the way of a Try, for a while: perhaps
-// nobody waits behind them. Who tries again and again then finds a session dead as soon as one who
-// waits.
-func (ls *livenessWatches) watchBriefly(claims []*mvccpb.KeyValue) {
+// watchForTry watches the sessions of claims that were in the way of a Try, for a while: perhaps
+// nobody waits behind them. Who tries again and again then takes over as soon as one who waits.
+func (ls *livenessWatches) watchForTry(claims []*mvccpb.KeyValue) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, kv := range claims {
-		ls.watchBrieflyLocked(string(kv.Key))
+		ls.watchForTryLocked(string(kv.Key))
 	}
 }
 
-func (ls *livenessWatches) watchBrieflyLocked(claim string) {
+func (ls *livenessWatches) watchForTryLocked(claim string) {
 	v := ls.watchOfLocked(claim)
 	if v == nil {
 		return
 	}
-	if v.brief == nil {
-		v.brief = &livenessSub{v: v, notify: func() {}}
-		v.leaves = time.AfterFunc(2*v.silence, v.brief.stop)
+	if v.forTry == nil {
+		v.forTry = &livenessSub{v: v, notify: func() {}}
+		v.tryTimer = time.AfterFunc(2*v.silence, v.forTry.stop)
 	}
-	v.brief.claim = claim
-	v.subs[v.brief] = struct{}{}
-	v.leaves.Reset(2 * v.silence)
+	v.forTry.claim = claim
+	v.subs[v.forTry] = struct{}{}
+	v.tryTimer.Reset(2 * v.silence)
 }
 
-// watchOfLocked returns the watch over a claim's session, begun now if there is none; nil where the
-// session has no heartbeat. The caller holds mu and adds a subscription.
+// watchOfLocked returns the watch of a claim's session, begun now if there is none; nil where the
+// session has no heartbeat. The caller adds a subscription.
 func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 	session, ttl := parseStem(claim)
 	if ttl == 0 || !ls.s.isClaim(claim) {
@@ -123,7 +122,7 @@ func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 		v = &livenessWatch{all: ls, s: ls.s, session: session, key: ls.s.beatKey(session), end: cancel,
 			silence: time.Duration(float64(ttl) * overTTL), subs: map[*livenessSub]struct{}{}}
 		ls.by[session] = v
-		ls.s.wire.Spawn(func() { v.run(ctx) })
+		ls.s.wire.Go(func() { v.run(ctx) })
 	}
 	return v
 }
@@ -136,9 +135,10 @@ type livenessGuard struct {
 	ended bool
 }
 
-// over has the sessions of those claims watched from now on, and no others, unless stop was called.
-// It calls claims under the lock: of two calls at once, the one that comes later reads later.
-func (g *livenessGuard) over(ls *livenessWatches, claims func() []string, notify func()) {
+// watchOnly has the sessions of those claims watched from now on, and no others, unless stop was
+// called. It calls claims under the lock: of two calls at once, the one that comes later reads
+// later.
+func (g *livenessGuard) watchOnly(ls *livenessWatches, claims func() []string, notify func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended {
@@ -176,7 +176,7 @@ func (p *livenessSub) stop() {
 	}
 }
 
-// leaveLocked ends the watch. The caller holds livenessWatches.mu.
+// leaveLocked ends the watch.
 func (v *livenessWatch) leaveLocked() {
 	v.end()
 	if v.all.by[v.session] == v {
@@ -205,12 +205,12 @@ func (v *livenessWatch) claimsLocked() (keys []string) {
 // run watches until the session is dead or nobody waits behind it any more.
 func (v *livenessWatch) run(ctx context.Context) {
 	changed, notify := etcdwire.Signal()
-	su := v.s.wire.Hub.Watch(etcdwire.Span{Key: v.key, Puts: true}, notify)
-	defer su.Stop()
+	sub := v.s.wire.Hub.Watch(etcdwire.Span{Key: v.key, Puts: true}, notify)
+	defer sub.Stop()
 	last, ok := v.first(ctx)
 	for ok {
 		since := time.Now() // read after the receipt of last, as the proof needs it
-		last, ok = v.listen(ctx, su, changed, last, since)
+		last, ok = v.listen(ctx, sub, changed, last, since)
 	}
 	for ctx.Err() == nil { // the session is dead, and claims of it are left that somebody waits for
 		_ = v.s.wire.Pause(ctx, changed, v.silence/8)
@@ -223,7 +223,7 @@ func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 	for ctx.Err() == nil {
 		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doFind(v.key)}})
 		if err == nil {
-			return modRev(one(resp, 0)), true
+			return modRev(kvAt(resp, 0)), true
 		}
 		_ = storeutil.Sleep(ctx, v.silence/8)
 	}
@@ -232,7 +232,7 @@ func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 
 // listen waits for a change after revision last, which was received at since, and returns the new
 // revision. It reports false when the session is dead, or nobody waits any more.
-func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-chan struct{}, last int64,
+func (v *livenessWatch) listen(ctx context.Context, sub *etcdwire.Sub, changed <-chan struct{}, last int64,
 	since time.Time,
 ) (int64, bool) {
 	pause := v.silence
@@ -244,7 +244,7 @@ func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-
 			return 0, false
 		case <-changed:
 			t.Stop()
-			if rev := su.Seen(); rev > last {
+			if rev := sub.NewestMod(); rev > last {
 				return rev, true
 			}
 		case <-t.C:
@@ -288,13 +288,13 @@ func (v *livenessWatch) endSession(last int64) (mod int64, dead bool, err error)
 		return 0, false, err
 	}
 	if !resp.Succeeded {
-		return modRev(one(resp, 0)), false, nil
+		return modRev(kvAt(resp, 0)), false, nil
 	}
 	var kvs []*mvccpb.KeyValue
 	for i := range claims {
-		kvs = append(kvs, found(resp, 1+i)...)
+		kvs = append(kvs, kvsAt(resp, 1+i)...)
 	}
-	v.ended(claims, append(kvs, found(resp, 0)...))
+	v.ended(claims, append(kvs, kvsAt(resp, 0)...))
 	return 0, true, nil
 }
 
@@ -321,11 +321,11 @@ func (v *livenessWatch) ended(deleted []string, kvs []*mvccpb.KeyValue) {
 		v.leaveLocked()
 	}
 	v.all.mu.Unlock()
-	v.s.wire.Later(v.notifyAgain)
-	v.s.wire.Later(func(ctx context.Context) {
+	v.s.wire.Background(v.notifyAgain)
+	v.s.wire.Background(func(ctx context.Context) {
 		for _, id := range leases {
 			for v.s.wire.Revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
-				_ = storeutil.Sleep(ctx, etcdwire.Again)
+				_ = storeutil.Sleep(ctx, etcdwire.RetryPause)
 			}
 		}
 	})
@@ -334,7 +334,7 @@ func (v *livenessWatch) ended(deleted []string, kvs []*mvccpb.KeyValue) {
 // notifyAgain waits a moment and then notifies those who still wait behind claims of the session.
 // Most have heard of the end from the hub by then and are not among them: thousands need not ask.
 func (v *livenessWatch) notifyAgain(ctx context.Context) {
-	_ = storeutil.Sleep(ctx, etcdwire.Again/2)
+	_ = storeutil.Sleep(ctx, etcdwire.RetryPause/2)
 	v.all.mu.Lock()
 	subs := make([]*livenessSub, 0, len(v.subs))
 	for p := range v.subs {
@@ -348,7 +348,7 @@ func (v *livenessWatch) notifyAgain(ctx context.Context) {
 
 // try runs a Txn under a limit of its own, or a frozen member would cost too much time.
 func (v *livenessWatch) try(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	actx, cancel := context.WithTimeout(ctx, max(v.silence/2, etcdwire.Patience+50*time.Millisecond))
+	actx, cancel := context.WithTimeout(ctx, max(v.silence/2, etcdwire.BlameAfter+50*time.Millisecond))
 	defer cancel()
 	resp, _, err := v.s.wire.Txn(actx, "watch a heartbeat", req)
 	return resp, err

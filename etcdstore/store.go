@@ -26,16 +26,16 @@ const (
 
 // Store is a [driver.Store] on etcd. It is a [driver.Asker] and a [driver.Journal] too.
 type Store struct {
-	layout   // where its keys lie
-	*journal // the methods of driver.Journal
-	caps     driver.Caps
-	wire     *etcdwire.Wire
-	owners   owners // of sessions, remembered for Line
-	liveness *livenessWatches
-	hearts   bool             // every session gets a heartbeat
-	owned    *clientv3.Client // made by Open, nil if the caller's
+	layout     // where its keys lie
+	*journal   // the methods of driver.Journal
+	caps       driver.Caps
+	wire       *etcdwire.Wire
+	owners     owners // of sessions, remembered for Line
+	liveness   *livenessWatches
+	heartbeats bool             // every session gets a heartbeat
+	owned      *clientv3.Client // made by Open, nil if the caller's
 
-	asks chan struct{} // a semaphore: holds one for each waiter that reads a line just now
+	lineReads chan struct{} // a semaphore: holds one for each waiter that reads a line just now
 
 	unverified bool // tests only: takes etcd's keepalive at its word, to show what that costs
 }
@@ -108,7 +108,8 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 // build puts a Store together. Nothing runs yet.
 func build(client *clientv3.Client, o Options) *Store {
 	k, w := layout{o.Prefix}, etcdwire.New(client, o.Prefix)
-	s := &Store{layout: k, wire: w, journal: newJournal(k, w), hearts: o.Heartbeat, asks: make(chan struct{}, asking)}
+	s := &Store{layout: k, wire: w, journal: newJournal(k, w), heartbeats: o.Heartbeat,
+		lineReads: make(chan struct{}, maxLineReads)}
 	s.liveness = &livenessWatches{s: s, by: map[string]*livenessWatch{}}
 	return s
 }
@@ -255,11 +256,11 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// turnToAsk waits until one more waiter may read a line. The caller calls done after its read.
-func (s *Store) turnToAsk(ctx context.Context) (done func(), err error) {
+// startLineRead waits until one more waiter may read a line. The caller calls done after its read.
+func (s *Store) startLineRead(ctx context.Context) (done func(), err error) {
 	select {
-	case s.asks <- struct{}{}:
-		return func() { <-s.asks }, nil
+	case s.lineReads <- struct{}{}:
+		return func() { <-s.lineReads }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-s.wire.Context().Done():

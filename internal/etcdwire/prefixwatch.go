@@ -156,14 +156,14 @@ func (h *Hub) begun(w *Watch) {
 	for _, l := range w.Listeners {
 		l.Begun(w)
 	}
-	w.settle()
+	w.messageEnd()
 	w.tell()
 }
 
-// settle has all listeners draw their conclusions. Some of them may leave it for another watch.
-func (w *Watch) settle() {
+// messageEnd tells all listeners. Some of them may leave w for another watch.
+func (w *Watch) messageEnd() {
 	for i := len(w.Listeners) - 1; i >= 0; i-- {
-		w.Listeners[i].Settle()
+		w.Listeners[i].MessageEnd()
 	}
 }
 
@@ -184,7 +184,7 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 		for _, l := range w.Listeners {
 			l.Refused()
 		}
-		w.settle()
+		w.messageEnd()
 		w.tell()
 		h.endDrop()
 	case w == h.PrefixWatch:
@@ -200,8 +200,8 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	h.rouse()
 }
 
-// Deliver hands the events of one message to all whom they concern, and has them settle after the
-// last.
+// Deliver hands the events of one message to all whom they concern, and has
+// MessageEnd called after the last.
 func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	var touched []*Watch
 	for _, e := range events {
@@ -214,7 +214,7 @@ func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	}
 	for _, w := range touched {
 		w.touched = false
-		w.settle()
+		w.messageEnd()
 		w.tell()
 		// Who was here may not come again: in a crowd nobody does.
 		if w.idle() && w.ID != 0 {

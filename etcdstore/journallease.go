@@ -10,8 +10,13 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
@@ -42,21 +47,22 @@ const (
 	endedSeen   = 4
 )
 
-// recordLeaseID names the lease for the records of a month and of the journals in a shard.
-type recordLeaseID struct {
-	month int64
-	shard uint8
+// recordShard names the records that share a lease: those of a month, of the journals with a
+// number.
+type recordShard struct {
+	month  int64
+	number uint8
 }
 
-// recordLeases is what is known of the leases for records.
-type recordLeases struct {
+// journalLeases is what is known of the leases for records.
+type journalLeases struct {
 	layout
 	wire *etcdwire.Wire
 	now  func() time.Time // the wall clock; tests have another
 
-	mu    sync.Mutex // guards what follows; nothing is called while it is held
-	known map[recordLeaseID]leaseState
-	hasty time.Time // until then releases do not wait for a lease
+	mu          sync.Mutex // guards what follows; nothing is called while it is held
+	known       map[recordShard]leaseState
+	noWaitUntil time.Time // for a lease, by releases
 }
 
 // leaseState is a lease for records as it is known.
@@ -66,33 +72,33 @@ type leaseState struct {
 	ready chan struct{} // closed once it is known
 }
 
-// leaseFor returns where a record of that journal goes now.
-func (rl *recordLeases) leaseFor(journal string) recordLeaseID {
+// shardOf returns the shard of a record that is put into that journal now.
+func (rl *journalLeases) shardOf(journal string) recordShard {
 	h := fnv.New32a()
 	h.Write([]byte(journal))
-	return recordLeaseID{month: rl.now().Unix() / int64(month/time.Second), shard: uint8(h.Sum32() % shards)}
+	return recordShard{month: rl.now().Unix() / int64(month/time.Second), number: uint8(h.Sum32() % shards)}
 }
 
 // leaseID returns the ID of a record lease, another one for each try.
-func (rl *recordLeases) leaseID(at recordLeaseID, try int) int64 {
+func (rl *journalLeases) leaseID(shard recordShard, try int) int64 {
 	sum := sha256.Sum256(fmt.Appendf(nil, "primacy journal %q %q %d %d %d", rl.prefix, rl.wire.Client().Username,
-		at.month, at.shard, try))
+		shard.month, shard.number, try))
 	return max(1, int64(binary.BigEndian.Uint64(sum[:])>>1))
 }
 
-// recordLease returns a record lease, granted if need be, or 0 if none is to be had now.
-func (rl *recordLeases) recordLease(ctx context.Context, at recordLeaseID) int64 {
+// leaseFor returns the lease of a shard, granted if need be, or 0 if none is to be had now.
+func (rl *journalLeases) leaseFor(ctx context.Context, shard recordShard) int64 {
 	rl.mu.Lock()
-	r, ok := rl.known[at]
+	r, ok := rl.known[shard]
 	if !ok || !r.until.IsZero() && time.Now().After(r.until) {
 		if len(rl.known) > 4*shards {
-			rl.known = map[recordLeaseID]leaseState{}
+			rl.known = map[recordShard]leaseState{}
 		}
 		r = leaseState{ready: make(chan struct{})}
-		rl.known[at] = r
-		rl.wire.Later(func(ctx context.Context) { // not under the caller's ctx: others wait for it too
-			id, err := rl.grantRecordLease(ctx, at)
-			rl.learn(at, r, id, err)
+		rl.known[shard] = r
+		rl.wire.Background(func(ctx context.Context) { // not under the caller's ctx: others wait for it too
+			id, err := rl.grant(ctx, shard)
+			rl.noteGrant(shard, r, id, err)
 		})
 	}
 	rl.mu.Unlock()
@@ -107,61 +113,61 @@ func (rl *recordLeases) recordLease(ctx context.Context, at recordLeaseID) int64
 			return 0
 		}
 	}
-	return rl.idOf(at)
+	return rl.knownID(shard)
 }
 
-// learn notes what became of the asking for a lease. It replaces what forget or without has noted
+// noteGrant notes what became of a grant. It replaces what forget or useNoLease has noted
 // meanwhile: etcd's next refusal has that noted again.
-func (rl *recordLeases) learn(at recordLeaseID, r leaseState, id int64, err error) {
+func (rl *journalLeases) noteGrant(shard recordShard, r leaseState, id int64, err error) {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
 	if r.id = id; err != nil {
 		r.until = time.Now().Add(grantPause)
 	}
-	rl.known[at] = r
+	rl.known[shard] = r
 	close(r.ready)
 }
 
-func (rl *recordLeases) idOf(at recordLeaseID) int64 {
+func (rl *journalLeases) knownID(shard recordShard) int64 {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
-	return rl.known[at].id
+	return rl.known[shard].id
 }
 
 // forget has a lease granted anew that etcd does not know any more.
-func (rl *recordLeases) forget(at recordLeaseID) {
+func (rl *journalLeases) forget(shard recordShard) {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
-	delete(rl.known, at)
+	delete(rl.known, shard)
 }
 
-// without has records kept without a lease.
-func (rl *recordLeases) without(at recordLeaseID) {
+// useNoLease has the records of a shard kept without a lease.
+func (rl *journalLeases) useNoLease(shard recordShard) {
 	ready := make(chan struct{})
 	close(ready)
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
-	rl.known[at] = leaseState{ready: ready}
+	rl.known[shard] = leaseState{ready: ready}
 }
 
-// grantRecordLease grants a record lease, or finds it. ID 0 and no error: other programs have all
+// grant grants the lease of a shard, or finds it. ID 0 and no error: other programs have all
 // its IDs, or etcd asks for users.
-func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) (int64, error) {
+func (rl *journalLeases) grant(ctx context.Context, shard recordShard) (int64, error) {
 	const what = "lease for journals"
 	if users, err := asksForUsers(ctx, rl.wire); users || err != nil {
 		return 0, err
 	}
 	for try := range otherIDs {
-		id := rl.leaseID(at, try)
+		id := rl.leaseID(shard, try)
 		_, err := rl.wire.Grant(ctx, what, id, int64(recordTTL/time.Second))
 		if err == nil {
-			rl.wire.Later(func(ctx context.Context) { rl.endOldLeases(ctx, at) })
+			rl.wire.Background(func(ctx context.Context) { rl.endOldLeases(ctx, shard) })
 			return id, nil
 		}
 		if !errors.Is(err, rpctypes.ErrLeaseExist) {
 			return 0, err
 		}
-		left, ours, err := rl.recordLeaseLeft(ctx, what, id)
+		left, ours, err := rl.leaseLeft(ctx, what, id)
 		if err != nil {
 			return 0, err
 		}
@@ -172,8 +178,28 @@ func (rl *recordLeases) grantRecordLease(ctx context.Context, at recordLeaseID) 
 	return 0, nil
 }
 
-// recordLeaseLeft returns how long a lease lives on, and whether it is one for records, by its ttl.
-func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int64,
+// asksForUsers reports whether etcd asks who is there.
+func asksForUsers(ctx context.Context, w *etcdwire.Wire) (bool, error) {
+	var resp *pb.AuthStatusResponse
+	_, err := w.Call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn,
+		opts ...grpc.CallOption) (err error) {
+		resp, err = pb.NewAuthClient(conn).AuthStatus(ctx, &pb.AuthStatusRequest{}, opts...)
+		return err
+	})
+	switch {
+	case err == nil:
+		return resp.Enabled, nil
+	// only the administrator is told
+	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied):
+		return true, nil
+	case status.Code(err) == codes.Unimplemented: // etcd 3.4
+		return w.Client().Username != "", nil
+	}
+	return false, err
+}
+
+// leaseLeft returns how long a lease lives on, and whether it is one for records, by its ttl.
+func (rl *journalLeases) leaseLeft(ctx context.Context, what string, id int64,
 ) (left time.Duration, ours bool, err error) {
 	left, ttl, err := rl.wire.TimeToLive(ctx, what, id)
 	switch {
@@ -188,39 +214,39 @@ func (rl *recordLeases) recordLeaseLeft(ctx context.Context, what string, id int
 // endOldLeases revokes the record leases that are too old. Our clock may be far ahead, and then
 // what looks old is not. So it must find leases of the months in between: of several, for the lease
 // of one month may have been granted by such a clock.
-func (rl *recordLeases) endOldLeases(ctx context.Context, at recordLeaseID) {
+func (rl *journalLeases) endOldLeases(ctx context.Context, shard recordShard) {
 	const what = "end old leases for journals"
 	stands := func(month int64) (int64, bool) {
-		id := rl.leaseID(recordLeaseID{month, at.shard}, 0)
-		_, ours, err := rl.recordLeaseLeft(ctx, what, id)
+		id := rl.leaseID(recordShard{month, shard.number}, 0)
+		_, ours, err := rl.leaseLeft(ctx, what, id)
 		return id, err == nil && ours
 	}
 	seen := 0
-	for m := at.month - 1; m > at.month-endedAfter && seen < endedSeen; m-- {
+	for m := shard.month - 1; m > shard.month-endedAfter && seen < endedSeen; m-- {
 		if _, there := stands(m); there {
 			seen++
 		}
 	}
-	for m := at.month - endedAfter; seen == endedSeen && m > at.month-endedAfter-endedMonths; m-- {
+	for m := shard.month - endedAfter; seen == endedSeen && m > shard.month-endedAfter-endedMonths; m-- {
 		if id, there := stands(m); there {
 			_ = rl.wire.Revoke(ctx, what, id) // where it fails: the next month tries again
 		}
 	}
 }
 
-// patience returns how long a release waits for a lease for its record. After one has waited in
+// waitLimit returns how long a release waits for a lease for its record. After one has waited in
 // vain others do not: releases come in waves, and each wave would wait anew.
-func (rl *recordLeases) patience() time.Duration {
+func (rl *journalLeases) waitLimit() time.Duration {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
-	if time.Now().Before(rl.hasty) {
+	if time.Now().Before(rl.noWaitUntil) {
 		return 0
 	}
 	return recordWait
 }
 
-func (rl *recordLeases) hurry() {
+func (rl *journalLeases) skipWaits() {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
-	rl.hasty = time.Now().Add(grantPause)
+	rl.noWaitUntil = time.Now().Add(grantPause)
 }
