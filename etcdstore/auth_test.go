@@ -118,8 +118,9 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	}
 }
 
-// clerkAmong starts an etcd with passwords and a user "clerk", who has the rights to these directories
-// below "primacy/" only. It returns a store as "runner", who has all rights, and one as the clerk.
+// clerkAmong starts an etcd with passwords and a user "clerk", who has rights only to these
+// directories below "primacy/". It returns a store as "runner", who has all rights, and one as the
+// clerk.
 func clerkAmong(t *testing.T, dirs ...string) (admin *clientv3.Client, runner, clerk *etcdstore.Store) {
 	t.Helper()
 	srv := guarded(t, 1).Members[0]
@@ -133,7 +134,8 @@ func clerkAmong(t *testing.T, dirs ...string) (admin *clientv3.Client, runner, c
 	_, errUser := admin.UserAdd(soon(t), "clerk", "secret")
 	_, errGrant := admin.UserGrantRole(soon(t), "clerk", "clerk")
 	for _, dir := range dirs {
-		_, err := admin.RoleGrantPermission(soon(t), "clerk", "primacy/"+dir, clientv3.GetPrefixRangeEnd("primacy/"+dir),
+		dir = "primacy/" + dir
+		_, err := admin.RoleGrantPermission(soon(t), "clerk", dir, clientv3.GetPrefixRangeEnd(dir),
 			clientv3.PermissionType(clientv3.PermReadWrite))
 		errGrant = errors.Join(errGrant, err)
 	}
