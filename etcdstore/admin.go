@@ -145,8 +145,8 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// glances is how many leases are asked about at once.
-const glances = 16
+// maxTTLReads is how many leases are asked about at once.
+const maxTTLReads = 16
 
 // Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat
 // nothing is told: its waiters go by that, not by etcd's lease.
@@ -162,7 +162,7 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 		mu    sync.Mutex
 		errs  []error
 		all   = map[string]driver.Remaining{}
-		turns = make(chan struct{}, glances)
+		turns = make(chan struct{}, maxTTLReads)
 	)
 	for name, id := range ids {
 		turns <- struct{}{}

@@ -47,8 +47,8 @@ const (
 	bytesTogether = 256 << 10
 )
 
-// batcher has the operations of a lease that are queued. While any is, some batch or some single
-// operation is under way, and whoever returns takes the queued ones along.
+// batcher has the queued operations of a lease. While any is queued, a batch or a single operation
+// is under way; when that returns, the queued ones are sent.
 type batcher struct {
 	w *etcdwire.Wire
 	j *journal
@@ -70,8 +70,8 @@ type op struct {
 	done chan struct{}   // closed when resp, doubt and out are final
 
 	// batcher.mu guards these.
-	batch *batch // what it goes with; nil: it is queued
-	given bool   // its caller has given up
+	batch     *batch // what it goes with; nil: it is queued
+	abandoned bool   // its caller has given up
 
 	// Once it has a batch, only the goroutine that sends the batch uses these, until done.
 	req    *pb.TxnRequest // with the journal record that it leaves
@@ -108,7 +108,7 @@ func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnReques
 	o := &op{name: name, req: record.with(req), bare: req, record: record, ctx: ctx, done: make(chan struct{})}
 	o.size = weight(o.req)
 	p.queue = append(p.queue, o)
-	// What is under way may lie with a silent member, and the next request go to another one.
+	// The requests under way may be at a silent member, and a new one may go to another member.
 	stuck := time.Since(p.lastProgress) > etcdwire.BlameAfter
 	if p.bytes += o.size; p.batches < maxBatches && (stuck || p.fullLocked()) {
 		p.startLocked()
@@ -147,7 +147,7 @@ func (p *batcher) giveUp(o *op) (sent bool) {
 	if p.dequeueLocked(o) {
 		return false
 	}
-	o.given = true
+	o.abandoned = true
 	if o.batch.waiting--; o.batch.waiting == 0 {
 		// A batch whose deadline has passed ends by itself: cancelled, it would not blame the
 		// member that is silent.
@@ -205,8 +205,8 @@ func (p *batcher) fullLocked() bool {
 	return len(p.queue) >= p.w.Limit.Ops()-2 || p.bytes >= bytesTogether
 }
 
-// gather lets those run who have just had their answers: many come back at once, and the first
-// would go alone, at the price of a whole request.
+// gather lets the callers run that have just had their answers. Many come back at once with their
+// next operations: otherwise the first of these would be sent alone.
 func (p *batcher) gather() {
 	for last, now, full := -1, 0, false; now > last && !full; {
 		last = now
@@ -260,8 +260,8 @@ func (p *batcher) fill(anew bool) *batch {
 	return t
 }
 
-// limit returns the batch's context, which ends when the last of the callers' does. A deadline is
-// passed on as one: who is silent until a deadline is blamed, who is cancelled is not.
+// limit returns the batch's context, which ends when the last of the callers' does. It has the last
+// deadline as its own: only a call that ends by a deadline blames the member that was silent.
 func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	var last time.Time
 	for _, o := range t.ops {
@@ -348,7 +348,7 @@ func (p *batcher) present(all []*op) []*op {
 	defer p.mu.Unlock()
 	var some []*op
 	for _, o := range all {
-		if !o.given {
+		if !o.abandoned {
 			some = append(some, o)
 		}
 	}

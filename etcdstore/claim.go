@@ -48,14 +48,16 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, nil
 }
 
-// several is how many claims or releases of one call are under way at once: they fill all batches.
-const several = maxBatches * 128
+// maxParallel is how many claims or releases of one call are under way at once: they fill all
+// batches.
+const maxParallel = maxBatches * 128
 
-// inParallel calls do for 0 to n-1, several at a time, until all are done or one says stop.
+// inParallel calls do for 0 to n-1, at most maxParallel at a time, until all are done or one says
+// stop.
 func inParallel(n int, do func(i int) (stop bool)) {
 	var next atomic.Int64
 	var all sync.WaitGroup
-	for range min(n, several) {
+	for range min(n, maxParallel) {
 		all.Go(func() {
 			for {
 				i := int(next.Add(1)) - 1
@@ -69,9 +71,9 @@ func inParallel(n int, do func(i int) (stop bool)) {
 	all.Wait()
 }
 
-// claimMany enters claims of which none is a Try. Where one fails, those that have not begun are
-// left out. It returns the first error with an unknown outcome before any final one, for a claim
-// may stand.
+// claimMany enters claims of which none is a Try. Once one has failed, no other one begins. Of
+// several errors it returns the first whose outcome is unknown, for its claim may stand; if all are
+// final, the first.
 func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
 	places, errs := make([]driver.Place, len(claims)), make([]error, len(claims))
 	names := byName(claims)

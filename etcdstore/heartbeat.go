@@ -26,14 +26,14 @@ import (
 // outlives the ttl. The base is renewed beside the heartbeats, which do not wait for it.
 
 const (
-	// baseLeast is the shortest base: it outlives an election of etcd's leader and a move after
+	// minBase is the shortest base: it outlives an election of etcd's leader and a move after
 	// that.
-	baseLeast = 10 * time.Second
-	// baseOver is how many times as long as the ttl a base is at least. A proof of the base serves
-	// for half the base less one ttl (heart.limit): until then the next proof must come.
-	baseOver = 4
-	// muteTimes is how many heartbeats in turn a member may leave unanswered.
-	muteTimes = 3
+	minBase = 10 * time.Second
+	// baseTTLs is how many times as long as the ttl a base is at least. A proof of the base serves
+	// for half the base less one ttl (maxProofAge): until then the next proof must come.
+	baseTTLs = 4
+	// maxSilentTimes is how many heartbeats in turn a member may leave unanswered.
+	maxSilentTimes = 3
 )
 
 func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
@@ -44,14 +44,14 @@ type instant struct {
 	mono time.Time
 }
 
-// now reads both clocks. Only a session with a heartbeat needs them: by the time since the base was
-// proven it knows whether the base still stands.
+// now reads both clocks. Only a session with a heartbeat needs them: the age of the last proof
+// tells whether the base still stands.
 func now() instant { return instant{boottime.Now(), time.Now()} }
 
 // ago returns how long ago i was, by the clock that shows more.
 func (i instant) ago() time.Duration { return max(boottime.Now()-i.boot, time.Since(i.mono)) }
 
-// heart is the heartbeat of a lease.
+// heartbeat is that of a lease.
 type heartbeat struct {
 	key         string
 	maxProofAge time.Duration // a heartbeat counts if the base was proven at most so long ago
@@ -63,9 +63,9 @@ type heartbeat struct {
 	pause    time.Duration // from tried to the next one
 	underWay bool          // one is under way
 
-	mute  etcdwire.MemberConn // a member that was asked first and did not answer, this often in a row
-	times int
-	since time.Time // when the first of those heartbeats began
+	silent      etcdwire.MemberConn // a member that was asked first and did not answer, this often in a row
+	silentTimes int
+	silentSince time.Time // when the first of those heartbeats began
 }
 
 func newHeartbeat(key string, ttl, base time.Duration, asked instant) *heartbeat {
@@ -155,8 +155,8 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member et
 }
 
 // heard notes who has answered a heartbeat that began at begun and ended with err. One heartbeat is
-// too short to blame a member: the first is left only when it has been silent for muteTimes in a
-// row. If nobody has answered, the next heartbeat goes to another member beside the first.
+// too short to blame a member: the first is left only when it has been silent for maxSilentTimes
+// in a row. If nobody has answered, the next heartbeat goes to another member beside the first.
 func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.MemberConn, answered bool,
 	err error,
 ) {
@@ -168,14 +168,14 @@ func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdw
 	}
 	h := r.heartbeat
 	h.mu.Lock()
-	if answered || h.mute != first {
-		h.mute, h.since, h.times = etcdwire.MemberConn{}, begun, 0
+	if answered || h.silent != first {
+		h.silent, h.silentSince, h.silentTimes = etcdwire.MemberConn{}, begun, 0
 	}
 	if !answered {
-		h.mute = first
-		h.times++
+		h.silent = first
+		h.silentTimes++
 	}
-	silent := h.times >= muteTimes && time.Since(h.since) >= etcdwire.BlameAfter
+	silent := h.silentTimes >= maxSilentTimes && time.Since(h.silentSince) >= etcdwire.BlameAfter
 	h.mu.Unlock()
 	if silent {
 		r.s.wire.Members.FailOver(first)

@@ -133,7 +133,7 @@ func TestSimulatedBaseIsProven(t *testing.T) {
 		})
 		time.Sleep(30 * time.Second)
 		last := k.stop()
-		if good := last.Sub(begun); good > baseLeast/2-short || good < time.Second {
+		if good := last.Sub(begun); good > minBase/2-short || good < time.Second {
 			t.Errorf("seed 1: renewals were accepted for %v after the lease below could no longer be proven", good)
 		}
 	})
@@ -177,9 +177,9 @@ func TestSimulatedForsakenSessionEnds(t *testing.T) {
 		k := keep(t, l)
 		time.Sleep(20 * time.Second)
 		k.stop()
-		time.Sleep(baseLeast * 3 / 2)
+		time.Sleep(minBase * 3 / 2)
 		if n := len(c.Keys("primacy/")); n != 0 {
-			t.Errorf("seed 1: %d keys are left %v after the last renewal", n, baseLeast*3/2)
+			t.Errorf("seed 1: %d keys are left %v after the last renewal", n, minBase*3/2)
 		}
 	})
 }

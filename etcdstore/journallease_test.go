@@ -211,7 +211,7 @@ func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", 5*time.Minute)
-		const many = 3 * several
+		const many = 3 * maxParallel
 		var claims []driver.Claim
 		for i := range many {
 			claims = append(claims, driver.Claim{Name: fmt.Sprint("x", i), ID: fmt.Sprint(i)})

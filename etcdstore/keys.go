@@ -157,8 +157,8 @@ func (k layout) isClaim(key string) bool {
 			return false
 		}
 	}
-	_, name := unescape(parts[0])
-	return name
+	_, ok := unescape(parts[0])
+	return ok
 }
 
 // sessionKey returns the key of a lease's record.

@@ -41,10 +41,10 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	if ttl > maxTTL {
 		return nil, fmt.Errorf("etcd: grant: %w: a ttl of %v is more than %v", driver.ErrRefused, ttl, maxTTL)
 	}
-	ttl, base, beating := s.span(ttl)
+	ttl, base, withHeartbeat := s.ttls(ttl)
 	if base > maxTTL {
 		return nil, fmt.Errorf("etcd: grant: %w: with a heartbeat a ttl of %v is more than %v", driver.ErrRefused,
-			ttl, maxTTL/baseOver)
+			ttl, maxTTL/baseTTLs)
 	}
 	asked := now()
 	resp, err := s.wire.GrantInTerm(ctx, "grant", int64(base/time.Second))
@@ -56,7 +56,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	l.ttl, l.base = base, base
 	l.attached = attachment{lease: resp.ID, raftTerm: resp.Header.RaftTerm, claimsMoved: true}
 	rec := sessionRecord{Owner: owner}
-	if beating {
+	if withHeartbeat {
 		l.ttl, l.stem, rec.HeartbeatMS = ttl, stemOf(resp.ID, ttl), ttl.Milliseconds()
 		l.heartbeat = newHeartbeat(s.beatKey(l.ID()), ttl, base, asked)
 	}
@@ -70,15 +70,15 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	return l, nil
 }
 
-// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether
-// there is a heartbeat.
-func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool) {
+// ttls returns what a session has for the ttl that was asked for: its own ttl, that of its etcd
+// lease, and whether it has a heartbeat.
+func (s *Store) ttls(asked time.Duration) (ttl, base time.Duration, withHeartbeat bool) {
 	if asked >= minLease && !s.heartbeats {
 		ttl = roundUp(asked, time.Second)
 		return ttl, ttl, false
 	}
 	ttl = roundUp(max(asked, minTTL), time.Millisecond)
-	return ttl, roundUp(max(baseLeast, baseOver*ttl), time.Second), true
+	return ttl, roundUp(max(minBase, baseTTLs*ttl), time.Second), true
 }
 
 // newLease puts a lease together, of that ID. Nothing runs yet.

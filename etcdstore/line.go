@@ -182,9 +182,9 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	byName := map[string][]*mvccpb.KeyValue{}
 	var all []*mvccpb.KeyValue
 	for _, kv := range kvs {
-		dir, _, ok := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
-		name, plain := unescape(string(dir))
-		if !ok || !plain {
+		dir, _, inDir := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
+		name, ok := unescape(string(dir))
+		if !inDir || !ok {
 			continue // a session's record, or no claim of any name
 		}
 		byName[name] = append(byName[name], kv)

@@ -58,13 +58,13 @@ type livenessSub struct {
 }
 
 const (
-	// overTTL is how long the silence is, in ttls. With a drift of d the holder stops after 1 − d
-	// ttls on its own clock. The waiter's clock may run (1 + d) ÷ (1 − d) times as fast as the
+	// silenceTTLs is how long the silence is, in ttls. With a drift of d the holder stops after 1 −
+	// d ttls on its own clock. The waiter's clock may run (1 + d) ÷ (1 − d) times as fast as the
 	// holder's, if each differs from true time by at most d. So the silence must be 1 + d ttls on
 	// the waiter's clock. (If d is meant as a share of the faster clock: 1 ÷ (1 − d) ttls.) At the
-	// default d of 0.10 that is 1.10, or 1.112. With any d, the waiter's clock may run 1.12 ÷
-	// (1 − d) times as fast as the holder's.
-	overTTL = 1.12
+	// default d of 0.10 that is 1.10, or 1.112. With any d, the waiter's clock may run 1.12 ÷ (1 −
+	// d) times as fast as the holder's.
+	silenceTTLs = 1.12
 	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with its
 	// lease.
 	deletedAtOnce = 40
@@ -120,7 +120,7 @@ func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 	if v == nil {
 		ctx, cancel := context.WithCancel(ls.s.wire.Context())
 		v = &livenessWatch{all: ls, s: ls.s, session: session, key: ls.s.beatKey(session), end: cancel,
-			silence: time.Duration(float64(ttl) * overTTL), subs: map[*livenessSub]struct{}{}}
+			silence: time.Duration(float64(ttl) * silenceTTLs), subs: map[*livenessSub]struct{}{}}
 		ls.by[session] = v
 		ls.s.wire.Go(func() { v.run(ctx) })
 	}

@@ -11,8 +11,9 @@ import (
 // for deletions only, one watch of the store's whole prefix, the prefix watch, stands in for them.
 // It hears of much that does not concern us, so it ends when few are left.
 //
-// Whenever a watch begins to stand in for another, all concerned are told that something may have
-// been missed, but for claims whose line is known at a later revision than its beginning.
+// When a watch begins to stand in for others, all their subscribers and listeners are told that
+// they may have missed something. A listener that knows its line at a later revision has missed
+// nothing.
 const (
 	prefixWatchAbove = 64
 	prefixWatchBelow = 16
