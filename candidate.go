@@ -25,20 +25,20 @@ type Candidate struct {
 }
 
 // Run stands for election until the work returns by itself or ctx ends, and runs work on this
-// goroutine while leading. Work gets the term's context: when that ends, it has until
-// [Term.Deadline] to return, and what happens to work that does not is Options.Overrun. Only when
-// it has returned is the claim given up.
+// goroutine while leading. Work gets the term's context. When that ends, work has until
+// [Term.Deadline] to return; Options.Overrun says what happens to work that has not. Run gives the
+// claim up only after work has returned.
 //
 // Work that returns while its term lives has finished: Run resigns and returns its error. Work that
-// returns because the term was lost is run again in the next term this candidate wins, and its
-// error is only logged. When ctx ends during a term Run returns what work returned, otherwise the
-// cause of ctx. ErrRefused and ErrInvalid end the loop; with a Priority, a store that cannot hand
-// over is an ErrInvalid. A candidate runs once at a time.
+// returns because the term was lost runs again in the next term that this candidate wins; the error
+// it returned is only logged. If ctx ends while work runs, Run returns what work returned. If ctx
+// ends at another time, Run returns its cause. ErrRefused and ErrInvalid end the loop; with a
+// Priority, a store that cannot hand over is an ErrInvalid. A candidate runs once at a time.
 func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
 	return c.run(ctx, work, false)
 }
 
-// RunOnce is [Candidate.Run] for one term: when that is lost it returns the *EndedError.
+// RunOnce is [Candidate.Run] for one term: if that is lost, it returns the *EndedError.
 func (c *Candidate) RunOnce(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
 	return c.run(ctx, work, true)
 }
@@ -49,7 +49,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 	}
 	defer c.end()
 	var term *Term
-	var cause error // of the last term's end
+	var cause error // why the last term ended
 	step := func(e core.CandidateEvent) core.CandidateOrder {
 		switch e {
 		case core.Won:
@@ -69,7 +69,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		term, err = c.e.Campaign(ctx, &c.o)
 		return term, err
 	}
-	return core.RunCandidate(step, wait, win, func(t *Term) (lost, again bool, err error) {
+	lead := func(t *Term) (lost, again bool, err error) {
 		cause, err = c.lead(ctx, t, work)
 		switch {
 		case cause == nil:
@@ -80,7 +80,9 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		}
 		c.e.s.log.log(slog.LevelInfo, "standing again", "election", c.e.name, "lost", cause, "work", err)
 		return true, true, nil
-	})
+	}
+	// RunCandidate calls wait, win and lead in turn, until one fails or lead says not to go on.
+	return core.RunCandidate(step, wait, win, lead)
 }
 
 func (c *Candidate) begin() error {
@@ -93,7 +95,7 @@ func (c *Candidate) begin() error {
 	return nil
 }
 
-// end leaves the state leader, also when the work panicked.
+// end marks that the candidate does not run. Its state is still leader if the work panicked.
 func (c *Candidate) end() {
 	if state, _ := c.State(); state == StateLeader {
 		c.step(core.Finished, nil, nil)
@@ -104,20 +106,20 @@ func (c *Candidate) end() {
 }
 
 // lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if
-// it was not.
+// the work finished or the caller gave up, and what work returned.
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
-	t.run(ctx, work, func(refused, failed error, returned bool) {
-		err = failed
-		if lost = t.contextError(); lost == nil {
-			lost = refused // it was paused between winning and working
-		}
-		if ctx.Err() != nil {
-			lost = nil // given up by the caller
-		} else if lost == nil {
+	t.run(ctx, work, func(notBegun, failed error, returned bool) {
+		lost, err = t.contextError(), failed
+		switch {
+		case ctx.Err() != nil: // the caller gave up
+			lost = nil
+			if notBegun != nil {
+				err = context.Cause(ctx)
+			}
+		case lost == nil && notBegun != nil: // the process was paused between winning and working
+			lost = notBegun
+		case lost == nil:
 			t.explain(err, returned)
-		}
-		if refused != nil {
-			err = context.Cause(ctx)
 		}
 	})
 	return lost, err
@@ -152,9 +154,9 @@ type CandidateEvent struct {
 	Missed int    // older events that a slow reader lost before this one
 }
 
-// Events yields the present state and then each change: elected, leader changed, deposed with the
-// cause. A reader that is slow loses the oldest events, counted in Missed, and never blocks the
-// candidate. It ends with ctx. It uses one goroutine of its own, to follow the leader.
+// Events yields the present state and then each change, until ctx ends: the candidate's state, why
+// a term ended, another leader. A slow reader loses the oldest events, which Missed counts, and
+// never blocks the candidate. Each call uses a goroutine, which follows the leader.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -196,7 +198,7 @@ func (c *Candidate) eventLocked() CandidateEvent {
 	return CandidateEvent{State: CandidateState(c.core.State()), Term: c.term, Cause: c.last}
 }
 
-// step takes one event and tells whoever listens.
+// step takes one event and tells the readers of [Candidate.Events].
 func (c *Candidate) step(e core.CandidateEvent, t *Term, cause error) core.CandidateOrder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,7 +218,7 @@ const candidateFeedSize = 64
 // candidateFeed is one reader of a candidate's events.
 type candidateFeed struct {
 	*feed[CandidateEvent]
-	leader *Entry // as this reader's Observe has it; guarded by the candidate's mutex
+	leader *Entry // as Observe told this reader last; guarded by the candidate's mutex
 }
 
 func (f *candidateFeed) push(ev CandidateEvent) {

@@ -467,9 +467,8 @@ func (c *claim) giveUpTo(successor uint64, to string) {
 // end if that call is to carry it.
 func (c *claim) leavingPlaceLocked() driver.Place {
 	p := c.place
-	if c.claimRest != nil && c.record.withRelease {
-		r := c.record.end // a copy: the call under way keeps what it was given
-		p.Record, p.Journal = &r, c.record.journal
+	if c.claimRest != nil {
+		p.Record, p.Journal = c.record.carried, c.record.journal
 	}
 	return p
 }

@@ -35,11 +35,11 @@
 // of messages, any pause of a process, and any clock offset, provided that clock rates differ by
 // less than Options.Drift, that clocks count suspended time, and that the store is linearizable.
 // Tokens grow. The term's context ends first, the work returns, and only then is the claim given
-// up. Losing the lease always ends the term; winning again is a new one.
+// up. A lost lease always ends the term; to win again begins another term.
 //
-// What is not: no check can recall a write that is already under way when the process is paused.
-// Only a fence can, a resource that refuses a token smaller than one it has seen; it needs no clock
-// at all.
+// What is not promised: no check can recall a write that is under way when the process is paused.
+// Only a fence stops that write: a resource that refuses a token smaller than one it has seen. A
+// fence needs no clock.
 //
 // # How it works
 //
@@ -48,6 +48,6 @@
 //	follower ──▶ candidate ──▶ leader ──▶ follower      contexts end at deadline − grace,
 //	             in the line    a term                  the right to lead at the deadline
 //
-// To lead is a comparison of the boot clock with the deadline, made at each ask, never a flag.
-// Contexts and timers are hints that may come late.
+// [Term.Check] compares the boot clock with the deadline each time it is called. Contexts and
+// timers are hints that may come late.
 package primacy

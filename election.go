@@ -13,8 +13,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Election is a name that at most one candidate holds at a time. It is safe for concurrent use, and
-// keeps nothing: what is won is a [Term].
+// Election is a name that at most one candidate leads at a time: the leader has a [Term]. It is
+// safe for concurrent use.
 type Election struct {
 	s    *Session
 	name string
@@ -23,30 +23,30 @@ type Election struct {
 // Name returns the election's name.
 func (e *Election) Name() string { return e.name }
 
-// CampaignOptions of a campaign, or of each campaign of a [Candidate]. The zero value works.
+// CampaignOptions are for one campaign, or for all of a [Candidate]. The zero value works.
 type CampaignOptions struct {
 	Value []byte // what observers see; Term.Proclaim replaces it
-	// Priority lets this candidate take the lead from a leader whose own priority is smaller. Once
-	// it has stood in the line for Steady without a break, and has seen the same leader for as
-	// long, it asks for a hand-over, and asks again each time Steady has passed. The leader
-	// decides: its work stops, and then the name goes to this candidate, before those who came
-	// earlier. A leader of the same or a larger priority goes on, and so does one that entered by
-	// another program. It is not negative. With 0, the default, the candidate never asks.
+	// Priority lets this candidate take the lead from a leader whose priority is smaller. Once it
+	// has stood in the line for Steady, under the same leader, it asks that leader to hand over,
+	// and asks again each time Steady has passed. A leader with a smaller priority stops its work
+	// and hands over to this candidate, ahead of those who came earlier. Any other leader goes on,
+	// and so does one that another program entered. Not negative. With 0, the default, this
+	// candidate never asks.
 	//
-	// A priority is the candidate's own and is kept nowhere, so it does not change who follows a
-	// leader that crashes: the oldest in the line does, and hands over later. A leader with a
-	// priority that was asked by hand to hand over takes the lead back, as soon as it has stood for
-	// Steady.
+	// The store does not know priorities. So the oldest candidate of the line follows a leader that
+	// crashes, and hands over later. A leader with a priority that an operator asks to hand over
+	// takes the lead back after Steady.
 	Priority int
-	// Steady is how long that is. Default three times the TTL.
+	// Steady is how long the candidate stands before it asks. Default three times the TTL.
 	Steady time.Duration
 }
 
 // Campaign stands in the line for the name and returns when this process leads; nil options are the
-// zero value. When ctx ends before that, Campaign returns its cause at once; the place in the line
-// is given up in the background. A claim that is lost while it waits, with its lease or without, is
-// entered again, at the end of the line. Campaigns of one process for one name wait for each other.
-// A store that does not answer is asked until ctx ends; ErrRefused is returned at once.
+// zero value. If ctx ends before that, Campaign returns its cause at once, and gives its place in
+// the line up in the background. If it loses its place while it waits, with the lease or without,
+// it stands again at the end of the line. Campaigns of one process for one name wait for each
+// other. A store that does not answer is asked until ctx ends (ErrUnreachable); ErrRefused is
+// returned at once.
 //
 // The answer may be old by the time it arrives: ask [Term.Check] before each act. The caller
 // resigns the term once its work has stopped; for the loop around that see [Candidate].
@@ -68,10 +68,10 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	spec := claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, began: began,
 		watched: e.s.watchElections}
 	if o.Priority > 0 {
-		if err := e.canPress(ctx); err != nil {
+		if err := e.canAskToLead(ctx); err != nil {
 			return nil, err
 		}
-		spec.press = e.presser(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
+		spec.press = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
 	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
 	t, err := e.s.campaign(ctx, spec)
@@ -81,7 +81,7 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	return t, err
 }
 
-// Entry is one candidate in a line.
+// Entry is one claim in a line.
 type Entry struct {
 	ID    string // of its session; empty for a claim that another program entered
 	Token Token
@@ -101,8 +101,8 @@ type State struct {
 	AsOf     time.Time // when the store's answer came
 }
 
-// Leader returns who leads, as the store has it at some instant during the call; ErrNoLeader if
-// nobody does. It needs no lease. It asks until the store answers or ctx ends (ErrUnreachable).
+// Leader returns who led at some instant during the call, or ErrNoLeader. It needs no lease. It
+// asks until the store answers or ctx ends (ErrUnreachable).
 func (e *Election) Leader(ctx context.Context) (Entry, error) {
 	st, err := e.State(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (e *Election) Leader(ctx context.Context) (Entry, error) {
 	return *st.Leader, nil
 }
 
-// State returns the whole line, with the same rules as [Election.Leader].
+// State returns the whole line. The rules are those of [Election.Leader].
 func (e *Election) State(ctx context.Context) (State, error) {
 	if err := CheckName(e.name); err != nil {
 		return State{}, err
@@ -132,9 +132,9 @@ func (e *Election) State(ctx context.Context) (State, error) {
 const freshness = 15 * time.Second
 
 // Observe follows who leads: first the present state, then each change of the leader or of its
-// value, until ctx ends or the caller stops. A slow caller misses what is over, never the latest.
-// While the store does not answer it yields the last known state once with an error, and goes on;
-// after ErrRefused or ErrInvalid it ends. It runs on the caller's goroutine.
+// value, until ctx ends or the caller stops. A slow caller misses states that are over, never the
+// latest. While the store does not answer, Observe yields the last known state once, with
+// ErrUnreachable. After ErrRefused or ErrInvalid it ends. It runs on the caller's goroutine.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		if err := CheckName(e.name); err != nil {
@@ -144,25 +144,24 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 		last, known, down := State{Name: e.name}, false, false
 		for try := 1; ctx.Err() == nil; {
 			st, err := e.next(ctx, last.Revision)
-			switch {
-			case ctx.Err() != nil:
+			if ctx.Err() != nil {
 				return
-			case err != nil:
-				if !isFinal(err) {
-					err = fmt.Errorf("primacy: observe %s: %w: %w", e.name, ErrUnreachable, err)
-				}
-				if (!down || isFinal(err)) && !yield(last, err) || isFinal(err) {
+			}
+			if isFinal(err) {
+				yield(last, err)
+				return
+			}
+			if err != nil {
+				err = fmt.Errorf("primacy: observe %s: %w: %w", e.name, ErrUnreachable, err)
+				if !down && !yield(last, err) || pause(ctx, try) != nil {
 					return
 				}
 				down = true
-				if pause(ctx, try) != nil {
-					return
-				}
 				try++
 				continue
 			}
 			if known && st.Revision < last.Revision {
-				continue // a read that came from the past, on a store that is not linearizable
+				continue // an old answer, of a store that is not linearizable
 			}
 			changed := !known || down || !sameLeader(st.Leader, last.Leader)
 			last, known, down, try = st, true, false, 1
@@ -173,8 +172,8 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 	}
 }
 
-// next waits for a line newer than after. If none comes within freshness it reads the line, which
-// also shows whether the store answers.
+// next waits for a line newer than after. If none comes within freshness it reads the line: an
+// error then says that the store does not answer.
 func (e *Election) next(ctx context.Context, after uint64) (State, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()
@@ -234,24 +233,25 @@ func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
 	return states, err
 }
 
-// canPress says why this session cannot ask for the lead by its priority.
-func (e *Election) canPress(ctx context.Context) error {
-	l, err := e.s.live(ctx)
+// canAskToLead returns an error if the store cannot carry the request of a candidate with a
+// priority. Only a lease tells whether the store can hand over, so it grants one if there is none.
+func (e *Election) canAskToLead(ctx context.Context) error {
+	l, err := e.s.live(ctx) // the campaign has the same one, unless it ends before
 	if err != nil {
 		return err
 	}
-	_, asks := e.s.store.(driver.Asker)
-	if _, hands := l.dl.(driver.Transferer); !asks || !hands {
+	_, carries := e.s.store.(driver.Asker)
+	if _, handsOver := l.dl.(driver.Transferer); !carries || !handsOver {
 		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot",
 			e.name, e.s.store.Caps().Store)
 	}
 	return nil
 }
 
-// presser returns what asks leaders to hand over to a claim for as long as that waits: one look at
-// the line every quarter of steady. A look is enough to know that the place was kept, since tokens
-// never come back.
-func (e *Election) presser(priority int, steady time.Duration) func(context.Context, *claim) {
+// askToLead returns the loop that asks leaders to hand over to a claim while it waits, as
+// core.Press says. It reads the line four times in steady. A claim that has the same token at two
+// readings has kept its place in between, since a token is given once.
+func (e *Election) askToLead(priority int, steady time.Duration) func(context.Context, *claim) {
 	s, asker := e.s, e.s.store.(driver.Asker)
 	return func(ctx context.Context, c *claim) {
 		for p := (core.Press{Steady: steady}); ctx.Err() == nil; {
@@ -261,9 +261,8 @@ func (e *Election) presser(priority int, steady time.Duration) func(context.Cont
 			wake := now + max(steady/4, time.Second)
 			if err == nil {
 				var ask bool
-				mine, leader := st.pressed(c)
-				if ask, wake = p.Step(now, mine, leader); ask {
-					// Whatever comes of it: if nothing does, the same is asked again.
+				mine, leader := st.tokens(c)
+				if ask, wake = p.Step(now, mine, leader); ask { // a request that is lost is repeated after steady
 					_ = asker.Ask(limit, e.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID,
 						Priority: priority, Reason: fmt.Sprintf("priority %d", priority)})
 				}
@@ -277,12 +276,12 @@ func (e *Election) presser(priority int, steady time.Duration) func(context.Cont
 	}
 }
 
-// pressed returns the token of the claim's place, if it waits, and of the leader, if that can be
-// asked.
-func (st State) pressed(c *claim) (mine, leader uint64) {
+// tokens returns the token of the claim, 0 if it does not wait or the leader would hand over to
+// another claim of this session, and the token of the leader, 0 if that cannot be asked.
+func (st State) tokens(c *claim) (mine, leader uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own, _ := st.successor(c.l.s.o.ID) // whom the leader would find
+	own, _ := st.successor(c.l.s.o.ID)
 	if c.core.Phase() == core.Waiting && own.Token == Token(c.place.Token) {
 		mine = c.place.Token
 	}
@@ -292,7 +291,7 @@ func (st State) pressed(c *claim) (mine, leader uint64) {
 	return mine, leader
 }
 
-// successor returns the oldest claim of that candidate that waits to lead.
+// successor returns the oldest claim of the session with that ID that waits to lead, if it has one.
 func (st State) successor(id string) (Entry, bool) {
 	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
 	if i < 0 {

@@ -445,7 +445,7 @@ func (es *Elections) newEntrant(l *lease, a *attempt) *entrant {
 // waits for the next lease.
 func (es *Elections) enter(l *lease, a *attempt) bool {
 	c := es.newEntrant(l, a)
-	c.mu.Lock() // until it has joined: a claim withdrawn before that would stay with the lease for ever
+	c.mu.Lock() // until it has joined: if it were withdrawn first, the lease would keep it for ever
 	defer c.mu.Unlock()
 	es.mu.Lock()
 	if a.phase != wantsLease {

@@ -11,23 +11,23 @@ import (
 // EventKind is what happened to a session.
 type EventKind int
 
-// What each event tells besides its time is said here. Of locks only overruns are told: they come
-// and go too often.
+// Behind each kind stand the fields of [Event] that it fills in, besides At. Of locks only overruns
+// are told, since locks come and go too often.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
-	LeaseLost                          // Lease, Cause: its terms' contexts are ending. Not of a lease that is closed
+	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Session.Close tells none
 	Renewed                            // Lease; Took: from sending the renewal to the store's answer
-	RenewalMissed                      // Lease, Took; Cause: what the store said, context.DeadlineExceeded where it said nothing in time
+	RenewalMissed                      // Lease, Took; Cause: the store's error, or context.DeadlineExceeded: no answer
 	CampaignBegun                      // Name
-	CampaignEnded                      // Name; Took: since it had begun; Cause: why it was given up or refused. Nothing was won
-	Elected                            // Name, Token, Lease; Took: since the campaign had begun
-	Stopping                           // Name, Token, Lease, Reason, Cause, By, Text, To: the term's context has ended, its work is to stop
-	Ended                              // as Stopping, and the right is over; Took: since Stopping. Told once for each Elected
-	WorkStopped                        // Name, Token, Lease, Reason; Took: from Stopping until the term was resigned, which says that its work has stopped
+	CampaignEnded                      // without a term. Name; Took: since CampaignBegun; Cause: why
+	Elected                            // Name, Token, Lease; Took: since CampaignBegun
+	Stopping                           // the work has to stop. Name, Token, Lease, Reason, Cause, By, Text, To
+	Ended                              // the right is over: once for each Elected. As Stopping; Took: since Stopping
+	WorkStopped                        // the term was resigned. Name, Token, Lease, Reason; Took: since Stopping
 	HandedOver                         // Name, Token, Lease; To: whose session leads now
-	WorkOverran                        // Name, Token, Lease, Lock: work is still running though its right is over
-	NotHandedOver                      // Name, Token, Lease, To; Cause: why the term that was to be handed over is released instead, or why nobody knows whether it was
-	GrantFailed                        // Took; Cause: what the store said, or that it said nothing in time
+	WorkOverran                        // work still runs though its right is over. Name, Token, Lease, Lock
+	NotHandedOver                      // but released, or nobody knows. Name, Token, Lease, To; Cause: why
+	GrantFailed                        // Took; Cause: the store's error, or that it did not answer
 )
 
 var eventKinds = [...]string{LeaseGranted: "lease_granted", LeaseLost: "lease_lost", Renewed: "renewed", RenewalMissed: "renewal_missed",
@@ -42,7 +42,7 @@ func (k EventKind) String() string {
 	return eventKinds[k]
 }
 
-// Event is something that happened to a session. What its kind does not name is zero.
+// Event is something that happened to a session. Fields that its kind does not name are zero.
 type Event struct {
 	Kind   EventKind
 	At     time.Time // by the wall clock, for people
@@ -63,7 +63,7 @@ type Event struct {
 // Session.Tallies.
 const eventsSize = 4096
 
-// eventReaders tells readers what happened.
+// eventReaders sends each event to all who range over [Session.Events].
 type eventReaders struct {
 	readers atomic.Int32
 	closed  chan struct{} // closed when the session's Close has returned
@@ -91,7 +91,7 @@ func (n *eventReaders) quit(f *feed[Event]) {
 	}
 }
 
-// event tells all readers. A caller for whom it is much work to make the event asks any first.
+// event tells all readers. Where it costs much to make the event, the caller asks any first.
 func (n *eventReaders) event(ev Event) {
 	if !n.any() {
 		return
@@ -135,14 +135,14 @@ func (f *feed[E]) push(ev E) {
 	}
 }
 
-// next returns the oldest event that is left, and how many before it were lost. It waits for one
-// until ctx ends, or last is closed and nothing is left.
+// next returns the oldest event that is left, and how many before it were lost. If none is left it
+// waits, until ctx ends or last is closed: then ok is false.
 func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed int, ok bool) {
 	for {
 		ended := false
 		select {
 		case <-last:
-			ended = true // before the queue is looked at: what was pushed before it is told
+			ended = true // read before the queue, so that no event pushed before it is lost
 		default:
 		}
 		f.mu.Lock()
@@ -170,7 +170,7 @@ type Stats struct {
 	Leases   uint64 // granted
 	Renewals uint64 // accepted
 	Misses   uint64 // renewals refused, late or without an answer
-	Late     uint64 // of these, without an answer in time
+	Late     uint64 // the part of Misses without an answer in time
 	Terms    uint64 // won
 	Overruns uint64 // work that outlived its right
 	// Unreadable is how many records Election.History has left out.
@@ -179,15 +179,15 @@ type Stats struct {
 
 type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
 
-// Tally counts what a session has done in one election since it began. Unlike [Session.Events] it
-// misses nothing.
+// Tally counts what a session has done in one election since the session began. Unlike
+// [Session.Events] it misses nothing.
 type Tally struct {
 	Name    string // empty: all elections beyond the first 100,000 that this session has led
 	Elected uint64
 	Ended   map[Reason]uint64 // terms whose right is over, by why
 }
 
-// maxTallies bounds what is kept for names that are led once and never again.
+// maxTallies is how many names have counts of their own, which are kept for ever.
 const maxTallies = 100_000
 
 // tallies are the counts of a session's elections.

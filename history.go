@@ -16,12 +16,12 @@ type TermRecord struct {
 	ID        string    // of the session that led; empty if it is not known
 	Value     []byte    // announced; none if it had more than 512 bytes
 	From      time.Time // zero: not known
-	To        time.Time // zero: it leads, or nobody said
+	To        time.Time // zero: it leads, or nobody wrote its end
 	Reason    Reason
 	By        string         // the ID of who asked for its end
 	Text      string         // why, in words; at most 512 bytes
 	Successor string         // the ID to which it was handed over
-	Gap       *time.Duration // in which nobody led before it, as far as the two clocks agree; nil: not known
+	Gap       *time.Duration // from the end of the term before it, by the clocks of the two leaders; nil: not known
 }
 
 // Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.
@@ -36,14 +36,14 @@ func (r TermRecord) Lasted() (time.Duration, bool) {
 const historyPage = 256
 
 // History returns what is known of the last terms of the election, the newest first: at most limit
-// of them, or with 0 all that are kept. Sessions write it (see Options.History): who won, some 50
-// ms later, and why the term ended in the same step as its release. What a leader could not write,
-// because it was killed or cut off for good, is read off the line: a term without an end that leads
-// no more is [Unknown]. A term that was over within those 50 ms and whose process died with it, and
-// one that another program won, may be missing, but for the present one.
+// of them, or with 0 all that are kept. The leaders' sessions write it (see Options.History): who
+// won, some 50 ms after the win, and why the term ended, in the call that releases the name. A
+// leader that was killed or cut off for good writes no end: its term is [Unknown] once the line
+// shows that it leads no more. A term may be missing if its process died within those 50 ms, or if
+// another program won it and it does not lead any more.
 //
-// A record that cannot be read is left out, and counted in Stats.Unreadable. It needs no lease.
-// Errors are those of [Election.State], and ErrInvalid on a store that keeps no records. No
+// A record that cannot be read is left out, and counted in Stats.Unreadable. History needs no
+// lease. Errors are those of [Election.State], and ErrInvalid on a store that keeps no records. No
 // decision about who leads may rest on it.
 func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error) {
 	j, ok := e.s.store.(driver.Journal)
@@ -62,30 +62,35 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 		return nil, err
 	}
 	if len(all) > 0 && all[0].Reason == Unknown && !st.leads(all[0].Token) {
-		// It was over before we looked, or it was won after that: the line says which, and the
-		// records once more why.
-		newest := all[0].Token
-		if st, err = e.State(ctx); err != nil {
+		if st, all, err = e.readAgain(ctx, j, all, limit); err != nil {
 			return nil, err
-		}
-		if !st.leads(newest) {
-			if all, err = e.records(ctx, j, limit); err != nil {
-				return nil, err
-			}
-			for len(all) > 0 && all[0].Token > newest && !st.leads(all[0].Token) {
-				all = all[1:] // later than the line
-			}
 		}
 	}
 	return st.complete(all, limit), nil
 }
 
-// leads says whether the term with that token leads.
+// readAgain is for a newest term without an end, which did not lead when the line was read before
+// the records. If it was won in between, the line shows it now. If it is over, the records, read
+// again, have its end; terms that they have and that began after the line was read are left out.
+func (e *Election) readAgain(ctx context.Context, j driver.Journal, all []TermRecord, limit int) (State, []TermRecord, error) {
+	newest := all[0].Token
+	st, err := e.State(ctx)
+	if err != nil || st.leads(newest) {
+		return st, all, err
+	}
+	all, err = e.records(ctx, j, limit)
+	for len(all) > 0 && all[0].Token > newest && !st.leads(all[0].Token) {
+		all = all[1:]
+	}
+	return st, all, err
+}
+
+// leads says whether the line shows the term with that token as the leader's.
 func (st State) leads(t Token) bool {
 	return st.Leader != nil && st.Leader.Slots == 0 && st.Leader.Token == t
 }
 
-// complete adds what the line says to what the records say.
+// complete adds to the records what the line says of the leader, and computes the gaps.
 func (st State) complete(all []TermRecord, limit int) []TermRecord {
 	l := st.Leader
 	if l != nil && l.Slots == 0 && (len(all) == 0 || all[0].Token < l.Token) {
@@ -107,9 +112,9 @@ func (st State) complete(all []TermRecord, limit int) []TermRecord {
 	return all
 }
 
-// records reads one more than limit terms, the newest first; those without an end are Unknown.
+// records reads the terms, the newest first, one more than limit: the gap before the last one needs
+// it. A term without an end is Unknown.
 func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (all []TermRecord, err error) {
-	bad := 0
 	for before := ""; ; {
 		var page []driver.Record
 		err := e.s.retry(ctx, "read the history of "+e.name, func(ctx context.Context) (err error) {
@@ -120,36 +125,33 @@ func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (al
 			return nil, err
 		}
 		for _, d := range page {
-			t, r, end, ok := readRecord(d)
+			t, r, appended, ok := readRecord(d)
 			if !ok {
-				bad++
+				e.s.stats.unreadable.Add(1)
 				continue
 			}
 			if len(all) == 0 || all[len(all)-1].Token != t {
 				if limit > 0 && len(all) > limit {
-					page = nil
-					break
+					return all, nil
 				}
 				all = append(all, TermRecord{Name: e.name, Token: t, Reason: Unknown})
 			}
-			all[len(all)-1].learn(r, end)
+			all[len(all)-1].merge(r, appended)
 		}
 		if len(page) < historyPage {
-			break
+			return all, nil
 		}
 		before = page[len(page)-1].Key
 	}
-	e.s.stats.unreadable.Add(uint64(bad))
-	return all, nil
 }
 
-// learn takes what a record says. What the leader left with its release, which is read after what
-// others added, counts first.
-func (r *TermRecord) learn(d record, end bool) {
-	if r.ID == "" || !end && d.ID != "" {
+// merge takes what a record of the term says. Appended says that its key has endSuffix: it is read
+// before the record that the leader left under the key without it, which overrides it.
+func (r *TermRecord) merge(d record, appended bool) {
+	if r.ID == "" || !appended && d.ID != "" {
 		r.ID = strings.ToValidUTF8(d.ID, "\uFFFD")
 	}
-	if r.From.IsZero() || !end && !d.From.IsZero() {
+	if r.From.IsZero() || !appended && !d.From.IsZero() {
 		r.From = d.From
 	}
 	if d.Value != nil {

@@ -309,7 +309,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		st := State{Name: "x", Leader: &Entry{Token: token}}
 		past := TermRecord{Name: "x", Token: token, Reason: Unknown}
-		past.learn(r, end)
+		past.merge(r, end)
 		past.Lasted()
 		st.complete([]TermRecord{past, past}, 1)
 	})

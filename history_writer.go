@@ -16,10 +16,10 @@ import (
 
 // How the historyWriter works.
 const (
-	noteAfter      = 50 * time.Millisecond  // from a win to its record: a term that is over sooner has no such record
-	noteLimit      = 2 * time.Second        // for one call
-	noteRefused    = time.Minute            // after the store refused a record none is written for so long
-	maxNotes       = 100_000                // how many records wait; further ones are lost
+	recordAfter    = 50 * time.Millisecond  // from a win to its record: a term that is over sooner has none
+	appendLimit    = 2 * time.Second        // for one call of Append
+	refusedPause   = time.Minute            // without any such call, after the store refused one
+	maxPending     = 100_000                // how many records wait; further ones are lost
 	closeLimit     = time.Second            // how long Session.Close waits for records
 	closeLimitDown = 100 * time.Millisecond // the same, if the last call failed
 )
@@ -34,24 +34,24 @@ type historyWriter struct {
 	ctx    context.Context // for all calls
 	cancel context.CancelFunc
 
-	mu      sync.Mutex
-	ends    []endNote
-	begins  []beginNote   // in the order of due
-	written chan struct{} // closed when there is nothing to write; nil while no goroutine runs
-	wake    chan struct{} // holds a token when there is something new
-	tries   int           // how many calls failed in a row
-	off     time.Duration // nothing is written before that, by uptime
-	shut    bool          // no more beginnings are taken
+	mu       sync.Mutex
+	ends     []journalRecord // of terms
+	begins   []pendingBegin  // in the order of due
+	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
+	wake     chan struct{}   // holds a token when there is something new
+	failures int             // how many calls failed in a row
+	resume   time.Duration   // nothing is written before that, by uptime
+	closing  bool            // no more beginnings are taken
 }
 
-// endNote is the end of a term.
-type endNote struct {
+type journalRecord struct {
 	journal string
 	r       driver.Record
 }
 
-// beginNote is a term that was won. Its record is written when it is due, unless the term is over.
-type beginNote struct {
+// pendingBegin is a term that was won. Its beginning is recorded when it is due, unless the term is
+// over by then.
+type pendingBegin struct {
 	c   *claim
 	due time.Duration // by uptime
 }
@@ -65,27 +65,17 @@ func newHistoryWriter(s *Session) *historyWriter {
 	return w
 }
 
-// began has the record of a term's beginning written, after noteAfter.
-func (w *historyWriter) began(c *claim) {
+// begunLocked has the beginning of a term recorded, after recordAfter.
+func (w *historyWriter) begunLocked(c *claim, _ time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.journal != nil && !w.shut && len(w.begins) < maxNotes {
-		w.begins = append(w.begins, beginNote{c, w.s.uptime() + noteAfter})
+	if w.journal != nil && !w.closing && len(w.begins) < maxPending {
+		w.begins = append(w.begins, pendingBegin{c, w.s.uptime() + recordAfter})
 		w.startLocked()
 	}
 }
 
-// ended has the record of a term's end written.
-func (w *historyWriter) ended(n endNote) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ctx.Err() == nil && len(w.ends) < maxNotes {
-		w.ends = append(w.ends, n)
-		w.startLocked()
-	}
-}
-
-// startLocked has the records written on a goroutine of their own. The caller holds mu.
+// startLocked wakes the goroutine that writes, or starts one. The caller holds mu.
 func (w *historyWriter) startLocked() {
 	if w.written == nil {
 		w.written = make(chan struct{})
@@ -98,15 +88,14 @@ func (w *historyWriter) startLocked() {
 	}
 }
 
-// close forgets beginnings and waits a moment for the ends. What could not be written by then is
-// lost.
+// close drops the beginnings and waits a moment until the ends are written, or lost.
 func (w *historyWriter) close(ctx context.Context) {
 	w.mu.Lock()
 	limit := closeLimit
-	if w.tries > 0 {
+	if w.failures > 0 {
 		limit = closeLimitDown
 	}
-	w.shut, w.begins = true, nil
+	w.closing, w.begins = true, nil
 	written := w.written
 	if written != nil {
 		w.startLocked()
@@ -144,9 +133,10 @@ func (w *historyWriter) run() {
 	}
 }
 
-// next returns the next record, or how long to wait for it. The record is empty if nobody needs it
-// any more. Ok is false if there is nothing to write: then run returns.
-func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
+// next returns the next record, or how long to wait before it asks again. The record is empty where
+// a term was over before its beginning was due. Ok is false if there is nothing to write: then run
+// has to return.
+func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	switch {
 	case w.ctx.Err() != nil, len(w.ends)+len(w.begins) == 0:
@@ -166,24 +156,25 @@ func (w *historyWriter) next() (n endNote, wait time.Duration, ok bool) {
 	}
 	w.mu.Unlock()
 	if wait <= 0 {
-		n = w.beginning(b.c) // without our lock: it takes the claim's, which comes before
+		n = w.beginning(b.c) // without mu: it takes the claim's lock, which comes before mu
 	}
 	return n, wait, true
 }
 
-// write writes one record, until the store has taken or refused it, or the session is closed.
-func (w *historyWriter) write(n endNote) {
-	for try := 0; pause(w.ctx, try) == nil && !w.isOff(); try++ {
-		ctx, cancel := context.WithTimeout(w.ctx, noteLimit)
-		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // that it is there already is as good
+// write appends one record: it repeats the call until the store has taken or refused the record, or
+// the session is closed.
+func (w *historyWriter) write(n journalRecord) {
+	for try := 0; pause(w.ctx, try) == nil && !w.refused(); try++ {
+		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
+		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // no error if the record is there already
 		cancel()
 		final := err != nil && isFinal(err)
 		w.mu.Lock()
-		if w.tries++; err == nil || final {
-			w.tries = 0
+		if w.failures++; err == nil || final {
+			w.failures = 0
 		}
 		if final {
-			w.off = w.s.uptime() + noteRefused
+			w.resume = w.s.uptime() + refusedPause
 		}
 		w.mu.Unlock()
 		if final {
@@ -195,23 +186,24 @@ func (w *historyWriter) write(n endNote) {
 	}
 }
 
-// isOff says whether the store has refused a record a short while ago.
-func (w *historyWriter) isOff() bool {
+// refused says whether the store has refused a record within refusedPause.
+func (w *historyWriter) refused() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.off > w.s.uptime()
+	return w.resume > w.s.uptime()
 }
 
-// beginning returns the record of a term that was won. It is empty if the right is over: the record
-// of the end says all.
-func (w *historyWriter) beginning(c *claim) (n endNote) {
+// beginning returns the record of a term's beginning. It is empty if the right is over: the record
+// of the end says when the term began, too.
+func (w *historyWriter) beginning(c *claim) (n journalRecord) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.rightOver {
 		return n
 	}
 	c.record.begun = true
-	return endNote{historyPrefix + c.name, record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won}.encode(recordKey(c.term.token))}
+	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won}
+	return journalRecord{historyPrefix + c.name, r.encode(recordKey(c.term.token))}
 }
 
 // announcedLocked is the value that observers see. The caller holds the claim's lock.
@@ -222,62 +214,66 @@ func announcedLocked(c *claim) []byte {
 	return c.value
 }
 
-func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.began(c) }
-
-// termRecording is what was recorded of a term. There is a record of its beginning, if it lasted
-// for noteAfter, and one of its end. The call that gives the place up carries the record of the
-// end. If there is no such call, or the store does not confirm it, the writer appends that record.
-// The claim's lock guards it.
+// termRecording is what the history has of a term. The claim's lock guards it.
 type termRecording struct {
-	ledTo       time.Time     // when the right ended, by the wall clock
-	begun       bool          // the beginning was written, or may have been
-	end         driver.Record // the record of the end
-	withRelease bool          // the call that gives the place up carries end, for journal
-	journal     string
-	finished    bool // the writer has the end
+	begun    bool           // the beginning was appended, or may have been
+	ledTo    time.Time      // when the right ended, by the wall clock
+	carried  *driver.Record // of the end: calls that give the place up carry it, for journal; nil: they carry none
+	journal  string
+	appended bool // the writer has the record of the end
 }
 
-// steppedLocked sees that the end of the term is recorded once.
+// steppedLocked has the end of a term recorded once: by the call that gives the place up, or else
+// by the writer.
+//
+//	phase of the claim         record of the end
+//	Leading, Stopping          none yet
+//	Stopping, the right over   appended: the claim is gone, so no call gives its place up
+//	Leaving                    carried by the calls that give the place up, or left for Done
+//	Done, after Leaving        appended, unless the store confirmed a call that carried it
 func (w *historyWriter) steppedLocked(c *claim, s step) {
-	if w.journal == nil || c.record.finished {
+	r := &c.record
+	if w.journal == nil || r.appended {
 		return
 	}
 	if s.rightEnded {
-		c.record.ledTo = rightEndedLocked(c)
+		r.ledTo = rightEndedLocked(c)
 	}
 	switch phase := c.core.Phase(); {
+	case phase == core.Stopping && c.rightOver:
+		w.appendEndLocked(c, s.order.Cause)
+	case phase == core.Leaving && !r.begun && trims(c.term.token):
+		// left for Done
 	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor):
-		// A call that gives the place up follows.
-		c.record.end = w.endLocked(c, c.core.Cause())
-		c.record.withRelease, c.record.journal = c.record.begun || !sweeps(c.term.token), historyPrefix+c.name
-	case phase == core.Stopping && c.rightOver: // the claim is gone, so no such call follows
-		c.record.end = w.endLocked(c, s.order.Cause)
-		w.appendLocked(c)
-	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || !c.record.withRelease):
-		// No such call was confirmed, or it carried nothing.
-		if c.unconfirmedLocked() {
-			// If the name was handed over all the same, readers prefer the record of that call.
-			c.record.end = w.endLocked(c, c.core.Cause())
-		}
-		w.appendLocked(c)
+		// After NoSuccessor the place is released and not handed over: that is another record.
+		end := w.endLocked(c, c.core.Cause()).encode(recordKey(c.term.token))
+		r.carried, r.journal = &end, historyPrefix+c.name
+	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || r.carried == nil):
+		// A call that was not confirmed may have left its record all the same: readers prefer that.
+		w.appendEndLocked(c, s.order.Cause)
 	}
 }
 
-// appendLocked leaves the end of the term to the writer. The caller holds the claim's lock.
-func (w *historyWriter) appendLocked(c *claim) {
-	c.record.finished = true
-	end := c.record.end
-	w.ended(endNote{historyPrefix + c.name, driver.Record{Key: end.Key + endSuffix, Value: end.Value}})
+// appendEndLocked has the record of a term's end appended. The caller holds the claim's lock.
+func (w *historyWriter) appendEndLocked(c *claim, cause core.Cause) {
+	c.record.appended = true
+	r := w.endLocked(c, cause).encode(recordKey(c.term.token) + endSuffix)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx.Err() == nil && len(w.ends) < maxPending {
+		w.ends = append(w.ends, journalRecord{historyPrefix + c.name, r})
+		w.startLocked()
+	}
 }
 
-// sweeps picks one term of sixteen. A release adds a record and removes none; only an append
-// removes old ones. Short terms append no beginning, so one in sixteen appends its end, or the
-// journal would grow without bound.
-func sweeps(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
+// trims picks one term of sixteen. Only Append removes old records. So that a journal of terms
+// which end within recordAfter does not grow without bound, those that trims picks append their
+// end.
+func trims(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
-// endLocked makes the record of the end of the claim's term. Cause is why its right is over, which
-// need not be why its context ended. The caller holds the claim's lock.
-func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
+// endLocked returns the record of the end of the claim's term. Cause is why the right is over: the
+// context may have ended before, for another cause. The caller holds the claim's lock.
+func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
 		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
 	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
@@ -292,11 +288,11 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) driver.Record {
 	default:
 		r.Reason, r.Successor = Transferred, c.to
 	}
-	return r.encode(recordKey(c.term.token))
+	return r
 }
 
-// rightEndedLocked returns when the right ended, by the wall clock. That is the deadline at the
-// latest, also for a process that was frozen then and runs again an hour later.
+// rightEndedLocked returns when the right ended, by the wall clock: now, or at the deadline, if
+// that has passed (the process may have been frozen for an hour).
 func rightEndedLocked(c *claim) time.Time {
 	now := time.Now().Round(0)
 	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))
@@ -309,19 +305,19 @@ func rightEndedLocked(c *claim) time.Time {
 // historyPrefix is what the journals of elections begin with.
 const historyPrefix = "terms/"
 
-// A term has one record under its token, from a moment after it was won; the release replaces it by
-// one with the end. What could not travel with a release is kept beside it, under the token with
-// endSuffix, since a journal takes nothing back.
+// endSuffix tells the keys of a term's records apart. The record of its beginning has its token as
+// key. A call that gives the place up replaces that record by the one of the end. Append cannot
+// replace a record, so an end that is appended has the token and endSuffix as key.
 const endSuffix = "+end"
 
-// Limits of what a record keeps: it travels with a release, beside hundreds of others.
+// Limits of what a record keeps: one request may carry hundreds of records.
 const (
 	recordText  = 512 // bytes of what people said
 	recordValue = 512 // bytes of a value; a larger one is left out
 )
 
-// record is a term as it is kept. A reader ignores fields that he does not know, and a field is
-// never given another meaning.
+// record is the JSON of a record. Readers ignore fields that they do not know, and no field ever
+// gets another meaning.
 type record struct {
 	Version   int       `json:"v"`
 	ID        string    `json:"id,omitempty"`
@@ -352,7 +348,7 @@ func (r record) encode(key string) driver.Record {
 	return driver.Record{Key: key, Value: b}
 }
 
-// cut shortens what people said.
+// cut returns s, cut to recordText bytes.
 func cut(s string) string {
 	if len(s) <= recordText {
 		return s
@@ -360,7 +356,8 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:recordText-len("…")], "") + "…"
 }
 
-// readRecord reads a record; anybody who may write to the store may have written it.
+// readRecord reads a record, which anybody who may write to the store may have written. End says
+// that its key has endSuffix.
 func readRecord(d driver.Record) (t Token, r record, end, ok bool) {
 	key, end := strings.CutSuffix(d.Key, endSuffix)
 	n, err := strconv.ParseUint(key, 10, 64)
@@ -388,11 +385,11 @@ func tellable(t time.Time) time.Time {
 	return t
 }
 
-// RecordDeath returns the record by which the history of an election says that the process which
-// led under that token died, and the name of the journal for it. It is for who has seen that
-// process and all its work die, as the guardian of a command has: he appends it before he revokes
-// the lease, with a keep that removes nothing (math.MaxInt32). What the leader itself has said
-// counts first. At is by his wall clock.
+// RecordDeath returns a record for the history of an election, and the name of its journal. It says
+// that the process that led under that token has died, at that time of the caller's wall clock. A
+// guardian appends it once it has seen the process and all its work die, before it revokes the
+// lease, and with math.MaxInt32 as the limit of Append, which removes no record. A record that the
+// leader itself left overrides it.
 func RecordDeath(name string, t Token, id string, at time.Time, text string) (journal string, r driver.Record) {
 	return historyPrefix + name, record{ID: id, To: at, Reason: Died, Text: text}.encode(recordKey(t) + endSuffix)
 }

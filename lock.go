@@ -12,8 +12,8 @@ import (
 
 // Mutex is a lock on a name that at most one holds in the whole fleet. What is held is a [Term]:
 // ask [Term.Check] before each act, and give it back with [Term.Resign]. It is safe for concurrent
-// use and keeps nothing; two of one name are the same lock, which an [Election] of that name
-// excludes too.
+// use. Two Mutexes of one name are the same lock. A lock and an [Election] of one name exclude each
+// other.
 //
 // First come, first served. Goroutines of one process share one claim. They hand it on among
 // themselves for at most 200 ms after it was won, and at most 64 times ([MutexOptions].Turns). Then
@@ -35,27 +35,25 @@ type MutexOptions struct {
 // Name returns the lock's name.
 func (m *Mutex) Name() string { return m.name }
 
-// Lock waits until the lock is held. When ctx ends before that it returns its cause, and nothing is
-// left in the line; what the store has not confirmed by then goes on in the background. A place
-// that is lost while it waits, with the lease or without, is taken again at the end of the line. A
+// Lock waits until the lock is held. If ctx ends before that, Lock returns its cause and gives its
+// place in the line up, in the background where the store has not confirmed that yet. If it loses
+// its place while it waits, with the lease or without, it waits again at the end of the line. A
 // store that does not answer is asked until ctx ends (ErrUnreachable); ErrRefused is returned at
-// once. ErrReentrant or ErrUpgrade if ctx is, or comes from, the context of a term that holds this
-// lock.
+// once. If ctx is the context of a term that holds this lock already, or is made from it, the error
+// is ErrReentrant, or ErrUpgrade where that term holds it for reading.
 //
 // The answer may be old by the time it arrives: ask [Term.Check] before each act.
 func (m *Mutex) Lock(ctx context.Context) (*Term, error) { return m.lock(ctx, false) }
 
 // TryLock returns the lock if it is free now, otherwise ErrHeld, with nothing left in the line. For
 // the rest see [Mutex.Lock].
-func (m *Mutex) TryLock(ctx context.Context) (*Term, error) {
-	return m.lock(ctx, true)
-}
+func (m *Mutex) TryLock(ctx context.Context) (*Term, error) { return m.lock(ctx, true) }
 
 func (m *Mutex) lock(ctx context.Context, try bool) (*Term, error) {
 	if m.o.Turns < 0 || m.o.Turns > core.MaxTurns {
 		return nil, invalid("lock %s: %d turns: use 1 to %d, or 0 for %d", m.name, m.o.Turns, core.MaxTurns, core.Turns)
 	}
-	return m.s.lock(ctx, m.name, want{try: try, turns: m.o.Turns})
+	return m.s.lock(ctx, m.name, lockRequest{try: try, turns: m.o.Turns})
 }
 
 // Do runs work while holding the lock, on this goroutine, and gives it back when work has returned.
@@ -64,7 +62,11 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*Term, error) {
 // with the *EndedError if the lock was lost, or given back by work itself, before that. Work that
 // asks for the same lock with its context gets ErrReentrant.
 func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
-	t, err := m.Lock(ctx)
+	return lockAndHold(ctx, m.Lock, work)
+}
+
+func lockAndHold(ctx context.Context, lock func(context.Context) (*Term, error), work func(context.Context, *Term) error) error {
+	t, err := lock(ctx)
 	if err != nil {
 		return err
 	}
@@ -80,26 +82,22 @@ type RWMutex struct{ Mutex }
 // token is larger than that of every writer before it and smaller than that of every writer after
 // it.
 func (m *RWMutex) RLock(ctx context.Context) (*Term, error) {
-	return m.s.lock(ctx, m.name, want{read: true})
+	return m.s.lock(ctx, m.name, lockRequest{read: true})
 }
 
 // TryRLock returns the lock for reading if that is possible now, otherwise ErrHeld.
 func (m *RWMutex) TryRLock(ctx context.Context) (*Term, error) {
-	return m.s.lock(ctx, m.name, want{read: true, try: true})
+	return m.s.lock(ctx, m.name, lockRequest{read: true, try: true})
 }
 
 // RDo is [Mutex.Do] for reading.
 func (m *RWMutex) RDo(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
-	t, err := m.RLock(ctx)
-	if err != nil {
-		return err
-	}
-	return t.hold(ctx, work)
+	return lockAndHold(ctx, m.RLock, work)
 }
 
 // LockAll locks several names and returns their terms in the order given: all or, with an error,
-// none. It takes them in one order everywhere, so that callers of LockAll never wait for each other
-// in a circle; a caller that holds other locks meanwhile may.
+// none. It waits for the names in sorted order, so that no two callers of LockAll wait for each
+// other. A caller that holds another lock already can still be part of a deadlock.
 func (s *Session) LockAll(ctx context.Context, names ...string) ([]*Term, error) {
 	return s.lockAll(ctx, false, names)
 }
@@ -138,7 +136,7 @@ func (s *Session) lockAll(ctx context.Context, try bool, names []string) ([]*Ter
 
 func (s *Session) lockSorted(ctx context.Context, try bool, sorted []string) (held []*Term, err error) {
 	for _, name := range sorted {
-		t, err := s.lock(ctx, name, want{try: try})
+		t, err := s.lock(ctx, name, lockRequest{try: try})
 		if err != nil {
 			return held, err
 		}
@@ -154,19 +152,21 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 	if err != nil {
 		return err
 	}
-	run := func(ctx context.Context, _ *Term) error {
-		for _, t := range held {
+	return holdAll(ctx, held, func(ctx context.Context) error {
+		for _, t := range held { // ctx is the context of the last term: it knows only of that one
 			ctx = holding(ctx, t)
 		}
 		return work(ctx, held)
+	})
+}
+
+// holdAll runs work in the first term, in it the second, and so on. If the context of one term
+// ends, so do those of all after it: work gets the context of the last.
+func holdAll(ctx context.Context, held []*Term, work func(context.Context) error) error {
+	if len(held) == 0 {
+		return work(ctx)
 	}
-	for _, t := range held[1:] {
-		inner := run
-		run = func(outer context.Context, _ *Term) error {
-			return t.hold(outer, func(ctx context.Context, _ *Term) error { return inner(ctx, t) })
-		}
-	}
-	return held[0].hold(ctx, run)
+	return held[0].hold(ctx, func(ctx context.Context, _ *Term) error { return holdAll(ctx, held[1:], work) })
 }
 
 // RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses
@@ -187,7 +187,7 @@ func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
 func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semaphore{s, name, slots} }
 
 // lock waits for the lock and returns its term, which is given back by Resign.
-func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) {
+func (s *Session) lock(ctx context.Context, name string, o lockRequest) (*Term, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) 
 		if err := s.sharable(); err != nil {
 			return nil, err
 		}
-		slots = driver.Unlimited
+		slots = driver.Unlimited // readers
 	}
 	if err := s.reentry(ctx, name, slots); err != nil {
 		return nil, err
@@ -205,14 +205,14 @@ func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) 
 		return nil, unreachableOr(ctx, "lock "+name, nil)
 	}
 	q := s.openQueue(name)
-	defer q.close()
-	w := &waiter{want: o, ctx: ctx}
+	defer q.unref()
+	w := &waiter{lockRequest: o, ctx: ctx}
 	q.mu.Lock()
 	q.last++
 	w.id = q.last
 	q.waiting[w.id] = w
 	q.stepLocked(w.event(core.Arrive, 0))
-	if q.waiting[w.id] == nil {
+	if q.waiting[w.id] == nil { // it has its answer already
 		q.mu.Unlock()
 		return w.term, w.err
 	}
@@ -226,7 +226,7 @@ func (s *Session) lock(ctx context.Context, name string, o want) (*Term, error) 
 	return w.term, w.err
 }
 
-// sharable says whether the store can do what a reader asks for.
+// sharable returns an error if the store has no shared locks.
 func (s *Session) sharable() error {
 	if caps := s.store.Caps(); !caps.Shared {
 		return invalid("%s has no shared locks: only exclusive ones", caps.Store)
@@ -234,9 +234,9 @@ func (s *Session) sharable() error {
 	return nil
 }
 
-// Semaphore is a name that a limited number hold at once. What is held is a [Term] with a token of
-// its own, larger than those of all who came before it. First come, first served; there is no
-// handing on inside a process, for its tokens would not grow.
+// Semaphore is a name that a limited number hold at once. What is held is a [Term]. First come,
+// first served. Each holder, also of one process, has a claim of its own: its token is larger than
+// those of all who came before it.
 type Semaphore struct {
 	s     *Session
 	name  string
@@ -255,15 +255,11 @@ func (m *Semaphore) TryAcquire(ctx context.Context) (*Term, error) { return m.ac
 
 // Do runs work while holding a slot, as [Mutex.Do] does.
 func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
-	t, err := m.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	return t.hold(ctx, work)
+	return lockAndHold(ctx, m.Acquire, work)
 }
 
-// MaxSlots is the largest number of slots of a semaphore: whoever enters the line reads as many
-// claims.
+// MaxSlots is the largest number of slots of a semaphore. To enter a claim costs a read of as many
+// others.
 const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
@@ -279,6 +275,7 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if ctx.Err() != nil {
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
+	// The seat "s" is a pool of as many seats as there are slots. The claim has the seat "s" + n.
 	n, leave, err := m.s.locals.enter(ctx, seat{m.name, "s"}, m.slots, try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
@@ -288,15 +285,16 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	case err != nil:
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
-	at := seat{m.name, "s" + strconv.Itoa(n)}
-	t, err := m.s.campaignIn(ctx, claimSpec{seat: at, slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}, leave, nil)
+	spec := claimSpec{seat: seat{m.name, "s" + strconv.Itoa(n)}, slots: m.slots, try: try, lock: true,
+		turnBits: turnBits, watched: m.s.watchSlots}
+	t, err := m.s.campaignIn(ctx, spec, leave, nil)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld
 	}
 	return t, err
 }
 
-// openQueue returns the queue of name, made if there is none. Each open needs a close.
+// openQueue returns the queue of name, made if there is none. Each call needs an unref.
 func (s *Session) openQueue(name string) *queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()

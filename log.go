@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// logQueue writes log lines on a goroutine of its own. A logger that blocks (its pipe is full) must
-// hold up neither the end of a term nor the end of work that outlived it, and a handler may ask
-// Term.Check, which no lock of ours may be waiting for.
+// logQueue writes log lines on a goroutine of its own, which holds no lock. So a handler that
+// blocks (its pipe is full) holds up no end of a term, and a handler may call Term.Check, which
+// takes locks of its own when the term has expired.
 type logQueue struct {
 	logger  *slog.Logger
 	mu      sync.Mutex
@@ -17,10 +17,11 @@ type logQueue struct {
 	written chan struct{} // closed when all lines are written; nil while no goroutine runs
 }
 
-// logQueueSize is how many lines may wait; further lines are lost. Higher levels have more room, so
-// that ten thousand elections won do not push out that a lease is ending.
+// logQueueSize is how many lines of level Info may wait; further ones are lost.
 const logQueueSize = 256
 
+// room is how many lines may wait before one of that level is lost. Higher levels have more room:
+// ten thousand elections won at once must not cost the line that a lease is ending.
 func room(level slog.Level) int {
 	switch {
 	case level >= slog.LevelWarn:
@@ -33,8 +34,7 @@ func room(level slog.Level) int {
 
 func newLogQueue(l *slog.Logger) *logQueue { return &logQueue{logger: l} }
 
-// log leaves a line to be written. It does not call the handler, whose Enabled and Handle may block
-// or ask Term.Check.
+// log queues a line. It never calls the handler: Enabled may block too.
 func (j *logQueue) log(level slog.Level, msg string, args ...any) {
 	if j.logger == nil {
 		return

@@ -42,8 +42,8 @@ func (n *eventReaders) steppedLocked(c *claim, s step) {
 	}
 }
 
-// unconfirmedLocked says that a hand-over is over and that nobody knows how it ended. The caller
-// holds the claim's lock.
+// unconfirmedLocked tells that the lease, or the claim, was gone before the store confirmed a
+// hand-over. The caller holds the claim's lock.
 func (n *eventReaders) unconfirmedLocked(c *claim) {
 	why := ErrExpired
 	if c.core.Fate() == core.Vanished {

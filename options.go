@@ -20,24 +20,24 @@ const (
 	MaxName  = 255  // bytes of a name or an ID
 	MaxValue = 4096 // bytes of a value announced
 	MaxTTL   = 300 * time.Second
-	// DefaultTTL is the time to live of a lease where Options say nothing: a frozen member or an
-	// election inside the store costs no term, and a crash is taken over some ten seconds later.
+	// DefaultTTL is the TTL of a lease unless Options name another. With it a frozen server of the
+	// store, or an election among its servers, ends no term; a crash is taken over in some 10 s.
 	DefaultTTL = 10 * time.Second
 
 	defaultHistory = 100 // terms of an election that are kept
 	maxHistory     = 10_000
 )
 
-// Overrun is what happens when work started by a candidate is still running although its right to
-// run is over.
+// Overrun is what happens when the work of a candidate, or of a lock's Do, still runs though the
+// right of its term is over.
 type Overrun int
 
 const (
 	// OverrunExit ends this process with status 122. It is the default, and the only choice that
-	// keeps the promise for work that does not stop: nothing else in the process can make it.
+	// keeps the promise for such work: nothing else can stop it.
 	OverrunExit Overrun = iota
-	// OverrunWait waits for the work, counts it (Stats.Overruns) and logs an error. Until it
-	// returns it may act beside the next leader, and only a fence refuses what it writes.
+	// OverrunWait waits for the work, counts it (Stats.Overruns) and logs an error. Until the work
+	// returns it may act beside the next leader, and only a fence refuses its writes.
 	OverrunWait
 )
 
@@ -51,25 +51,25 @@ type Options struct {
 	// Drift is by how much the rates of this machine's clock and of the store's may differ, as a
 	// part of the TTL. Default 0.10.
 	Drift float64
-	// Grace is how long before the deadline a term's context ends when renewals fail: the time the
-	// work has to stop. Default a tenth of the TTL.
+	// Grace is the time from the end of a term's context to the deadline, when renewals fail: the
+	// time that the work has to stop. Default a tenth of the TTL.
 	Grace time.Duration
 	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
 	RenewEvery time.Duration
-	// RenewAttempt is the time limit of one call on the store. Default a tenth of the TTL, or for a
-	// TTL below 2.5 s as much as lets two fit in, at most 250 ms.
+	// RenewAttempt is the time limit of one call on the store. Default a tenth of the TTL; if that
+	// is less than 250 ms, as much more as lets two renewals fit in, up to 250 ms.
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun
 	// History is how many terms of each election are kept in the store at least, for
-	// [Election.History]. Default 100; below 0 none, and none on a store that is no driver.Journal.
-	// Of locks nothing is kept.
+	// [Election.History]. Default 100. With a negative number nothing is kept, nor of locks, nor on
+	// a store that is no driver.Journal.
 	History int
 	// Logger gets one line for each transition. Default: none.
 	Logger *slog.Logger
 }
 
-// fill returns o with defaults, or an error that says which relation cannot work.
+// fill returns o with defaults, or an error that says which options cannot work together.
 func (o Options) fill(caps driver.Caps) (Options, error) {
 	if o.ID == "" {
 		o.ID = defaultID()
@@ -170,18 +170,16 @@ func (t *Token) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// turnBits are the bits of a lock's token that number its holders: core.MaxTurns fits in.
+// turnBits is how many bits of a lock's token number its holders: enough for core.MaxTurns.
 const turnBits = 16
 
-// lockToken is the fencing token of a lock: the claim's token times 65,536, plus how many in this
-// process had the lock under that claim before. A later claim has a larger number, so each holder
-// has a larger token than every earlier one.
-//
-// It is a number of its own scale: compare it with tokens of the same lock only, not with those of
-// an [Election] of that name.
+// lockToken returns the fencing token of a lock's holder: the claim's token times 65,536, plus how
+// many of this process held the lock under that claim before. A later claim has a larger token, so
+// each holder has a larger one than every earlier holder. Tokens of an [Election] of the same name
+// are on another scale.
 func lockToken(claim uint64, turn int) Token {
 	if claim == 0 {
-		return 0 // the store has none: a number that goes back would be worse
+		return 0 // the store gives no tokens, and the turns alone would begin again with each claim
 	}
 	return Token(claim<<turnBits | uint64(turn))
 }

@@ -11,36 +11,36 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// queue carries out core.Queue for one name: those in this process who want the lock stand behind
-// one claim, and hand it on.
+// queue carries out core.Queue for one name. Those in this process who want the lock wait in it. A
+// campaign wins a claim for them, and they hold the lock under that claim one after the other. That
+// claim, from its win to its release, is a tenure.
 type queue struct {
 	s    *Session
 	name string
 	refs int // how many wait, and how many claims are held; guarded by the session's lock
 
-	mu       sync.Mutex
-	core     core.Queue
-	last     int // the last number given to a waiter or a tenure
-	waiting  map[int]*waiter
-	claims   map[int]*claim          // by tenure: the queue's word for a claim that it holds
-	cancel   context.CancelCauseFunc // ends the campaign under way
-	ended    chan struct{}           // closed when the campaign under way has ended
-	exchange *exchange               // for the next campaign; nil: it gives no claim up
-	todo     []core.QueueOrder       // not carried out yet, the oldest first
-	carrying bool                    // carryOutLocked runs
-	err      error                   // what the last campaign ended with
-	why      error                   // why the last one to quit gave up
+	mu          sync.Mutex
+	core        core.Queue
+	last        int // the last number given to a waiter or a tenure
+	waiting     map[int]*waiter
+	claims      map[int]*claim          // that are held, by the number of their tenure
+	cancel      context.CancelCauseFunc // ends the campaign under way
+	ended       chan struct{}           // closed when the campaign under way has ended
+	exchange    *exchange               // gives a claim up in the call that enters the next one; or nil
+	todo        []core.QueueOrder       // not carried out yet, the oldest first
+	carrying    bool                    // carryOutLocked runs
+	campaignErr error                   // what the last campaign ended with
+	quitCause   error                   // the cause of the ctx of the last waiter that quit
 }
 
-// want is what somebody wants of a lock.
-type want struct {
+// lockRequest is how somebody asks for a lock.
+type lockRequest struct {
 	read, try bool
 	turns     int // as MutexOptions.Turns
 }
 
-// waiter is one who waits.
 type waiter struct {
-	want
+	lockRequest
 	id    int
 	ctx   context.Context
 	ready chan struct{} // closed when term or err is set; nil if that was at once
@@ -48,7 +48,7 @@ type waiter struct {
 	err   error
 }
 
-func (q *queue) close() {
+func (q *queue) unref() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
 	if q.refs--; q.refs == 0 && q.s.queues[q.name] == q {
@@ -56,7 +56,7 @@ func (q *queue) close() {
 	}
 }
 
-// ref counts one more claim that is held. Each ref needs a close.
+// ref counts one more claim that is held. Each call needs an unref.
 func (q *queue) ref() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
@@ -67,8 +67,8 @@ func (w *waiter) event(kind core.QueueEventKind, tenure int) core.QueueEvent {
 	return core.QueueEvent{Kind: kind, Waiter: w.id, Tenure: tenure, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
-// quit takes a waiter out, unless it has its answer already. The last waiter to quit ends the
-// campaign, and gets the error that the campaign ended with.
+// quit takes a waiter out, unless it has its answer already. The last one to quit waits for the end
+// of the campaign, which is cancelled: its error may say that the store was unreachable.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -76,7 +76,7 @@ func (q *queue) quit(w *waiter) {
 		return
 	}
 	delete(q.waiting, w.id)
-	q.err, q.why = nil, context.Cause(w.ctx)
+	q.campaignErr, q.quitCause = nil, context.Cause(w.ctx)
 	q.stepLocked(core.QueueEvent{Kind: core.Quit, Waiter: w.id})
 	last, ended := len(q.waiting) == 0, q.ended
 	q.mu.Unlock()
@@ -88,27 +88,28 @@ func (q *queue) quit(w *waiter) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.err = q.err; !last || !errors.Is(q.err, ErrUnreachable) {
+	if w.err = q.campaignErr; !last || !errors.Is(w.err, ErrUnreachable) {
 		w.err = unreachableOr(w.ctx, "lock "+q.name, nil)
 	}
 }
 
-// stepLocked takes one event and carries out what follows. The caller holds mu.
+// stepLocked takes one event and carries out what follows. The caller holds mu. The clock is read
+// only for an event that needs it, since reading it costs more than the rest: otherwise now is 0.
 func (q *queue) stepLocked(e core.QueueEvent) {
 	var now core.Time
 	if q.core.Timed(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims {
-		if c.term.isOver(now) { // nobody gets the lock under it, though its event may not have come yet
+		if c.term.isOver(now) { // the claim may tell so only later: see claimEvent
 			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.Fade, Tenure: id}))
 		}
 	}
 	q.carryOutLocked(q.core.Step(now, e))
 }
 
-// carryOutLocked carries out orders in the order given. What follows from one is appended to them:
-// the step that asked for it is not over yet. The caller holds mu.
+// carryOutLocked carries out orders in the order given. An order may cause another step, which
+// calls this again: that call only appends its orders to todo. The caller holds mu.
 func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
 	if q.carrying {
@@ -126,22 +127,22 @@ func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 			go q.campaign(ctx, q.ended, o, q.exchange)
 			q.exchange = nil
 		case core.Cancel:
-			q.cancel(q.why)
+			q.cancel(q.quitCause)
 		case core.Grant:
 			q.grantLocked(o)
 		case core.Deny:
 			err := ErrHeld
 			if o.Refused {
-				err = q.err
+				err = q.campaignErr
 			}
 			q.answerLocked(o.Waiter, nil, err)
 		case core.CloseIt:
 			c := q.claims[o.Tenure]
 			delete(q.claims, o.Tenure)
-			if x := c.part(o.Again); x != nil {
+			if x := c.part(o.Again); x != nil { // nil: it is released in a call of its own
 				q.exchange = x
 			}
-			q.close()
+			q.unref() // the ref that campaign took when the claim was won
 		}
 	}
 }
@@ -156,7 +157,8 @@ func (q *queue) answerLocked(id int, t *Term, err error) {
 	}
 }
 
-// grantLocked makes the term of a waiter.
+// grantLocked gives the lock to a waiter. If the claim is ending, the waiter becomes the first in
+// the queue again, or gets ErrHeld if it only tries. The caller holds mu.
 func (q *queue) grantLocked(o core.QueueOrder) {
 	c, w := q.claims[o.Tenure], q.waiting[o.Waiter]
 	if t := q.takeShareLocked(c, w.ctx, o.Tenure, o.Turn); t != nil {
@@ -166,7 +168,7 @@ func (q *queue) grantLocked(o core.QueueOrder) {
 	q.carryOutLocked(q.core.Step(q.s.clock(), w.event(core.Return, o.Tenure)))
 }
 
-// campaign stands in the line for the queue.
+// campaign wins a claim for the queue. X gives another one up on the way; it may be nil.
 func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueOrder, x *exchange) {
 	q.mu.Lock()
 	q.last++
@@ -174,7 +176,7 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.mu.Unlock()
 	spec := claimSpec{seat: seat{name: q.name}, try: o.Try, lock: true, turnBits: turnBits, watched: q.s.watchQueues,
 		onEvent: func(what core.QueueEventKind) { q.claimEvent(id, what) }}
-	if o.Read {
+	if o.Read { // this process may hold several claims for reading: each has a seat of its own
 		spec.id, spec.slots = "r"+Token(id).String(), driver.Unlimited
 	}
 	var t *Term
@@ -185,10 +187,10 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 		spec.seat = x.at
 		t, err = q.s.campaignIn(ctx, spec, x.leave, x)
 	}
+	defer close(ended)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	defer close(ended)
-	q.err = err
+	q.campaignErr = err
 	if err != nil {
 		q.stepLocked(core.QueueEvent{Kind: core.Lose, Refused: isFinal(err) && !errors.Is(err, driver.ErrTaken)})
 		return
@@ -198,8 +200,8 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.stepLocked(core.QueueEvent{Kind: core.Win, Tenure: id})
 }
 
-// claimEvent takes Fade or Void of a claim. After Void whoever held the lock under that claim has
-// lost it, even if he has not given it back; those who wait get the lock under another claim.
+// claimEvent takes news of a claim. Fade: it is ending, so nobody else gets the lock under it.
+// Void: it is over, so whoever holds the lock under it has lost it.
 func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -208,8 +210,8 @@ func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
 	}
 }
 
-// giveBack takes the lock back. The term's right ends first: only then may the next one get the
-// lock.
+// giveBack takes the lock back: the holder's right ends before the next one gets it. If nobody gets
+// it under this claim, stepLocked gives the claim up, and giveBack waits for the store's answer.
 func (q *queue) giveBack(ctx context.Context, t *Term) error {
 	h := &t.share
 	t.endShare()
@@ -218,9 +220,9 @@ func (q *queue) giveBack(ctx context.Context, t *Term) error {
 		h.given = true
 		q.stepLocked(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
 	}
-	claimStands := q.claims[h.tenure] != nil // others in this process hold the lock under it
+	kept := q.claims[h.tenure] != nil // for others of this process
 	q.mu.Unlock()
-	if claimStands {
+	if kept {
 		return nil
 	}
 	return t.c.released(ctx, "resign "+t.c.name)
@@ -252,14 +254,14 @@ func (t *Term) endShare() {
 	}
 	t.endRight(e)
 	t.endContext(e)
-	t.watchOverrunLocked() // now, since the claim may stand for long
+	t.watchOverrunLocked() // not only when the claim ends: others may hold the lock under it for long
 	if i := slices.Index(c.shares, t); i >= 0 {
 		c.shares = slices.Delete(c.shares, i, i+1)
 	}
 }
 
-// isOver says whether the term is ending or over, as far as is known. Now is the clock's reading,
-// or 0 where nobody has read it: the deadline is not compared then.
+// isOver says whether the term is ending or over. It compares the deadline with now; where now is 0
+// it knows only what somebody has found out before.
 func (t *Term) isOver(now core.Time) bool {
 	switch {
 	case t.contextEnded.Load() != nil || t.ended.Load() != nil:

@@ -12,21 +12,21 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Transfer ends the term and hands the name to another candidate: to is the ID of its session, and
-// it must stand in the line. Its oldest exclusive claim leads next, under a larger token, with no
-// moment in between in which the name is free; candidates that stood before it lose their place and
-// stand again behind it.
+// Transfer ends the term and hands the name to another candidate, which must stand in the line: to
+// is the ID of its session. Its oldest exclusive claim leads next, under a larger token, and in
+// between the name is never free. Candidates that stood before it lose their place, and stand again
+// behind it. To call Transfer is to say that the work has stopped, as with [Term.Resign].
 //
-// Calling it says that the work has stopped, as with [Term.Resign]. First the line is looked at: if
-// the successor does not stand there, the answer is ErrNotInLine, and the term goes on untouched,
-// as it does after ErrInvalid (a lock, oneself, a store that cannot hand over) and after
-// ErrUnreachable if Check still says yes. Then the context ends for ErrTransferred, Check says no,
-// and the store is asked until it has confirmed; then Transfer returns nil. A successor that has
-// gone in that moment is ErrNotInLine too, but then the name was released, and Check says no.
+// Transfer reads the line first. If the successor does not stand there, the error is ErrNotInLine
+// and the term goes on. The term also goes on after ErrInvalid (a lock, a transfer to oneself, a
+// store that cannot hand over), and after ErrUnreachable if Check still says yes.
 //
-// When ctx ends before that the hand-over goes on in the background until the store confirms it or
-// the lease runs out, and the error is ErrUnreachable. Called by the work of a [Candidate], give it
-// a ctx that ends within Options.Grace: work that has not returned by then has outlived its right.
+// Then the context ends for ErrTransferred, Check says no, and the store is asked to hand over
+// until it answers. Transfer returns nil once the store has confirmed the hand-over. If the
+// successor has left the line meanwhile, the name is released and the error is ErrNotInLine. If ctx
+// ends first, the error is ErrUnreachable, and the hand-over goes on in the background until the
+// store confirms it or the lease runs out. Work of a [Candidate] that calls Transfer gives it a ctx
+// that ends within Options.Grace: after that the work has outlived its right.
 func (t *Term) Transfer(ctx context.Context, to string) error {
 	if err := t.transferable(to); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (t *Term) Transfer(ctx context.Context, to string) error {
 	return t.handed(ctx, "primacy: "+what, successor)
 }
 
-// transferable says why the term cannot be handed over to anybody, or not to to.
+// transferable returns why the term cannot be handed over to the session with the ID to.
 func (t *Term) transferable(to string) error {
 	if err := checkText("ID to transfer to", to); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (t *Term) transferable(to string) error {
 	return t.Check()
 }
 
-// successor looks for the claim to hand over to.
+// successor returns the token of the claim that the session with the ID to has in the line.
 func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	st, err := t.l.s.Election(t.c.name).State(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 		return 0, err // it may have ended while we looked
 	}
 	if st.Leader == nil || st.Leader.Token != t.token {
-		return 0, &EndedError{Name: t.c.name, Token: t.token, Cause: ErrDeposed} // the news of it is under way
+		return 0, &EndedError{Name: t.c.name, Token: t.token, Cause: ErrDeposed} // News has not told it yet
 	}
 	successor, ok := st.successor(to)
 	if !ok {
@@ -78,13 +78,13 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	return uint64(successor.Token), nil
 }
 
-// handed says what came of a hand-over that has ended.
+// handed returns the error with which Transfer ends, once the claim does not stand any more.
 func (t *Term) handed(ctx context.Context, what string, successor uint64) error {
 	t.c.mu.Lock()
 	fate, to, last := t.c.core.Fate(), t.c.core.Successor(), t.c.last
 	t.c.mu.Unlock()
 	switch {
-	case to != successor: // a Resign, another Transfer, or the end of the lease came first
+	case to != successor: // the term had ended before: by Resign, by another Transfer, or with its lease
 		return t.Check()
 	case fate == core.Handed:
 		return nil
@@ -95,19 +95,19 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	case fate == core.Vanished:
 		st, err := t.l.s.Election(t.c.name).State(ctx)
 		if err == nil && st.Leader != nil && uint64(st.Leader.Token) == successor {
-			return nil // an earlier try did it, and its answer was lost
+			return nil // an earlier try handed over, and its answer was lost
 		}
 		return fmt.Errorf("%s: %w before the store confirmed it; whether it was handed over is not known", what, ErrDeposed)
 	}
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// notInLine says that id does not wait in the line, and who does.
+// notInLine is the error for a successor that does not wait in the line: it names those who do.
 func (st State) notInLine(id string) error {
 	return fmt.Errorf("primacy: transfer %s: %q %w; %s", st.Name, id, ErrNotInLine, st.whoWaits())
 }
 
-// whoWaits names those who could be handed the name.
+// whoWaits says to which candidates the name could be handed over.
 func (st State) whoWaits() string {
 	const most = 10
 	var ids []string
@@ -149,8 +149,8 @@ func (q *handOverRequests) next(c *claim) (w handOverRequest, ok bool) {
 	return w, q.running
 }
 
-// run takes the requests one after the other, until there are no more. It ignores them once the
-// claim is being given up.
+// run carries out the requests one after the other, until there are no more. Once the claim is
+// being given up it only drops them.
 func (q *handOverRequests) run(c *claim) {
 	for w, ok := q.next(c); ok; w, ok = q.next(c) {
 		if c.givenUp() {
@@ -194,16 +194,18 @@ type Request struct {
 	Reason string // told to the leader
 }
 
-// Ask asks the present leader to give the name up. Its term's context ends for ErrResigned, or with
-// To for ErrTransferred, and once its work has stopped the name is released, or handed over. Ask
-// returns the token of the term that was asked, without waiting for its end; ErrNoLeader if nobody
-// leads, ErrInvalid if the leader cannot be asked. It repeats the request until the store has taken
-// it, also to a new leader if the term ended meanwhile, or ctx ends (ErrUnreachable).
+// Ask asks the present leader to give the name up. The context of its term ends for ErrResigned, or
+// with To for ErrTransferred. Once its work has stopped, it releases the name, or hands it over.
+// Ask does not wait for that: it returns the token of the term that was asked. The error is
+// ErrNoLeader if nobody leads, and ErrInvalid if the leader cannot be asked. Ask repeats the
+// request until the store has taken it or ctx ends (ErrUnreachable). If the term ends meanwhile, it
+// asks the next leader.
 //
-// With To the line is looked at first: ErrNotInLine with who does stand, ErrInvalid if To leads
-// already. The leader looks whether the successor stands and, if it does not, leads on. If the
-// successor goes while the work is stopping, the name is released to whoever is next. One that has
-// just died, and whose lease has not run out yet, still stands: then nobody leads until it has.
+// With To, Ask reads the line first. If To does not wait there, the error is ErrNotInLine, which
+// names those who do; if To leads already, it is ErrInvalid. The leader reads the line too: if To
+// does not wait, it leads on. If To leaves the line while the work is stopping, the name is
+// released to whoever is next. A process that has died stands in the line until its lease runs out:
+// a name that is handed to it has no leader until then.
 func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
 	if r.To != "" {
 		if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", r.To)); err != nil {
@@ -213,7 +215,7 @@ func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
 	return e.ask(ctx, driver.Request{To: r.To, Reason: r.Reason})
 }
 
-// ask brings a request to whoever leads.
+// ask sends a request to whoever leads.
 func (e *Election) ask(ctx context.Context, r driver.Request) (Token, error) {
 	asker, ok := e.s.store.(driver.Asker)
 	if !ok {
@@ -229,7 +231,7 @@ func (e *Election) ask(ctx context.Context, r driver.Request) (Token, error) {
 			return 0, err
 		}
 		if try > 0 && st.Leader != nil && r.To != "" && st.Leader.ID == r.To {
-			return Token(r.Token), nil // it leads now: the request may have arrived, or nobody needs it any more
+			return Token(r.Token), nil // it leads now, perhaps because an earlier try arrived
 		}
 		if err := st.askable(r.To); err != nil {
 			return 0, err
@@ -242,7 +244,7 @@ func (e *Election) ask(ctx context.Context, r driver.Request) (Token, error) {
 	}
 }
 
-// askable says why the leader cannot be asked to give up in favour of to, or of whoever is next.
+// askable returns why the leader cannot be asked to hand over to to, or to resign if to is empty.
 func (st State) askable(to string) error {
 	switch {
 	case st.Leader == nil:
