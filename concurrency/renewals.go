@@ -154,7 +154,7 @@ func (r *renewals) known(ttl int64) error {
 	if r.unknown++; r.unknown == 1 {
 		r.unknownSince = r.s.clock()
 	}
-	if r.unknown > 2 && r.s.clock()-r.unknownSince >= etcdwire.Again {
+	if r.unknown > 2 && r.s.clock()-r.unknownSince >= etcdwire.RetryPause {
 		return errGone
 	}
 	return errVague
