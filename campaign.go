@@ -38,10 +38,10 @@ var errLeaseEnded = errors.New("the lease ended")
 
 // run stands in the line and returns when the claim is held, or never will be.
 func (k *campaigner) run(ctx context.Context) (*Term, error) {
-	if k.press != nil {
-		pressCtx, cancel := context.WithCancel(ctx)
+	if k.askToLead != nil {
+		askCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		go k.press(pressCtx, &k.claim)
+		go k.askToLead(askCtx, &k.claim)
 	}
 	var err error
 	for o := (core.ClaimOrder{Do: core.Enter}); ; {
@@ -163,10 +163,10 @@ func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term,
 		return nil, unreachableOr(ctx, "campaign for "+at.name, nil)
 	}
 	_, vacate, err := s.localLines.take(ctx, at, 1, spec.try)
-	if errors.Is(err, driver.ErrTaken) {
+	switch {
+	case errors.Is(err, driver.ErrTaken):
 		return nil, err
-	}
-	if err != nil {
+	case err != nil:
 		return nil, unreachableOr(ctx, "campaign for "+at.name, nil)
 	}
 	return s.campaignSeated(ctx, at, spec, vacate, nil)
@@ -260,7 +260,10 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	if old == nil {
 		return driver.Place{}, driver.ErrRefused
 	}
-	got, err := old.l.dl.(driver.Exchanger).Exchange(ctx, old.currentPlace(), next)
+	old.mu.Lock()
+	p := old.place
+	old.mu.Unlock()
+	got, err := old.l.dl.(driver.Exchanger).Exchange(ctx, p, next)
 	if err == nil {
 		old.step(core.ClaimEvent{Kind: core.Left})
 	} else {

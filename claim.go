@@ -24,8 +24,8 @@ type claim struct {
 
 	mu     sync.Mutex
 	core   core.Claim
-	place  driver.Place
-	term   *Term
+	place  driver.Place    // does not change any more once the claim leads
+	term   *Term           // nil before the claim leads
 	values context.Context // of the campaign, for the term's context
 	freed  bool            // the claim does not stand any more
 	// These are made when somebody waits for them.
@@ -63,8 +63,8 @@ type claimSpec struct {
 	value    []byte
 	watched  []observer
 	began    time.Duration // when the campaign began, by uptime
-	// press asks leaders to hand over while the claim waits; may be nil.
-	press func(context.Context, *claim)
+	// askToLead asks leaders to hand over while the claim waits; may be nil.
+	askToLead func(context.Context, *claim)
 	// exchange makes the claim and gives another one up in one call; may be nil. Where it answers
 	// ErrRefused the claim is made by itself.
 	exchange func(context.Context, driver.Claim) (driver.Place, error)
@@ -115,14 +115,6 @@ func (c *claim) needTermStateLocked() {
 	}
 }
 
-// currentPlace returns the place. It does not change while the claim leads, and after that.
-func (c *claim) currentPlace() driver.Place {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.place
-}
-
-// currentTerm returns the term, nil before the claim leads.
 func (c *claim) currentTerm() *Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,25 +184,17 @@ func (c *claim) takeRequest(id string, r driver.Request) {
 
 // answeredLocked takes the answer to the call that entered the claim.
 func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
-	if err == nil {
-		return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held})
-	}
-	e := failed(err)
-	if e.Kind == core.Rejected {
+	e := core.ClaimEvent{Kind: core.Failed}
+	switch {
+	case err == nil:
+		e = core.ClaimEvent{Kind: core.Entered, Held: got.Held}
+	case errors.Is(err, driver.ErrGone):
+		e.Kind = core.Lost
+	case isRefusal(err):
+		e.Kind = core.Rejected
 		c.executor.refusedLocked(err)
 	}
 	return c.stepLocked(e)
-}
-
-// failed returns the event that a call's error stands for.
-func failed(err error) core.ClaimEvent {
-	switch {
-	case errors.Is(err, driver.ErrGone):
-		return core.ClaimEvent{Kind: core.Lost}
-	case isRefusal(err):
-		return core.ClaimEvent{Kind: core.Rejected}
-	}
-	return core.ClaimEvent{Kind: core.Failed}
 }
 
 // notify takes an event from outside: Ask, with the request for it, or Lost, LeaseEnding or
@@ -221,13 +205,12 @@ func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 	if id != "" && id != c.place.ID {
 		return
 	}
-	if r != nil && c.core.EndsByAsk() {
-		c.needTermStateLocked()
-		c.request = r
-	}
 	if r != nil && c.core.TakesSuccessor() {
 		c.needTermStateLocked()
 		c.successorID = r.To
+	}
+	if r != nil && c.core.EndsByAsk() {
+		c.request = r
 	}
 	if o := c.stepLocked(e); o.Do != core.Nothing {
 		c.executor.carryLocked(o)
@@ -334,10 +317,18 @@ func (c *claim) endedErrorLocked(token Token, cause core.Cause) *EndedError {
 	if c.callerCause != nil && cause == core.Resigned {
 		e.Cause = c.callerCause
 	}
-	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
-		e.By, e.Reason = c.request.By, c.request.Reason
+	if r := c.requestLocked(cause); r != nil {
+		e.By, e.Reason = r.By, r.Reason
 	}
 	return e
+}
+
+// requestLocked returns the request that ended the term, nil if it ended for another cause.
+func (c *claim) requestLocked(cause core.Cause) *driver.Request {
+	if cause == core.Resigned || cause == core.Transferred {
+		return c.request
+	}
+	return nil
 }
 
 // release gives the claim up, or hands it over, and repeats it until the store has confirmed it or
@@ -366,9 +357,8 @@ func (c *claim) release(o core.ClaimOrder) {
 
 // handOver asks the store once to hand the claim over, and says what came of it.
 func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
-	tr, ok := c.l.dl.(driver.Transferer)
 	err := driver.ErrRefused
-	if ok {
+	if tr, ok := c.l.dl.(driver.Transferer); ok {
 		err = tr.Transfer(ctx, p, o.Successor)
 	}
 	c.mu.Lock()
@@ -377,8 +367,7 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.l.s.log.log(slog.LevelInfo, "handed over",
-			"election", c.name, "token", p.Token, "successor", o.Successor)
+		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", p.Token, "successor", o.Successor)
 		ev.Kind = HandedOver
 		c.l.s.readers.event(ev)
 		return core.Left
@@ -501,9 +490,9 @@ func (c *claim) reasonLocked(cause core.Cause) Reason {
 
 // textLocked returns why the term ended, in the words of who ended it.
 func (c *claim) textLocked(cause core.Cause) string {
-	switch {
-	case c.request != nil && (cause == core.Resigned || cause == core.Transferred):
-		return c.request.Reason
+	switch r := c.requestLocked(cause); {
+	case r != nil:
+		return r.Reason
 	case c.explanation != "":
 		return c.explanation
 	case c.callerCause != nil && cause == core.Resigned && !errors.Is(c.callerCause, context.Canceled):

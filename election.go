@@ -71,7 +71,7 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 		if err := e.canAskToLead(ctx); err != nil {
 			return nil, err
 		}
-		spec.press = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
+		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
 	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
 	t, err := e.s.campaign(ctx, seat{name: e.name}, spec)

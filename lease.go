@@ -77,7 +77,8 @@ func (l *lease) overCause() core.Cause { return cmp.Or(l.cause(), core.Expired) 
 // beat renews the lease and ends it in time. It makes no call itself, so no store client holds it
 // up. It reads the clock at least once a second, since timers stand still in suspend.
 func (l *lease) beat() {
-	defer l.finish()
+	defer l.drop()
+	defer l.cancel()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	e := core.LeaseEvent{Kind: core.Tick}
@@ -264,12 +265,6 @@ func (l *lease) forget(c *claim, idle bool) {
 		l.stillWorking[c] = struct{}{}
 	}
 	l.mu.Unlock()
-	l.drop()
-}
-
-// finish ends what belongs to the lease.
-func (l *lease) finish() {
-	l.cancel()
 	l.drop()
 }
 

@@ -196,7 +196,7 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	s.lease = l
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
-	l.start()
+	l.start() // it takes no lock above logQueue.mu
 	s.readers.event(Event{Kind: LeaseGranted, Lease: dl.ID(), Took: s.uptime() - sent})
 	return l, nil
 }

@@ -48,7 +48,6 @@ type LeaseOrder struct {
 type Lease struct {
 	timing   Timing
 	phase    LeasePhase
-	cause    Cause
 	deadline Time
 	next     Time // when the next renewal is due
 	inFlight bool
@@ -104,7 +103,7 @@ func WhyGone(now, deadline Time) Cause {
 // passTime does what is due by the clock.
 func (l *Lease) passTime(now Time, o *LeaseOrder) {
 	if l.phase == Alive && now >= l.SoftEnd() {
-		l.phase, l.cause, o.Stop = Ending, Expired, Expired
+		l.phase, o.Stop = Ending, Expired
 	}
 	if l.phase == Ending && now >= l.deadline {
 		l.phase, o.EndRight = Over, true
@@ -149,7 +148,7 @@ func (l *Lease) finish(c Cause, o *LeaseOrder) {
 		return
 	}
 	if l.phase == Alive {
-		l.cause, o.Stop = c, c
+		o.Stop = c
 	}
 	l.phase, o.EndRight, l.deadline = Over, true, 0
 }

@@ -111,9 +111,6 @@ type Queue struct {
 	orders    []QueueOrder
 }
 
-// Idle reports whether nobody waits or holds and nothing is under way.
-func (q *Queue) Idle() bool { return len(q.waiting) == 0 && len(q.claims) == 0 && q.campaign == nil }
-
 // NeedsClock reports whether Step looks at the time for e. To read the clock costs more than all
 // the rest.
 func (q *Queue) NeedsClock(e QueueEvent) bool {
