@@ -95,11 +95,10 @@ func (s *Session) Ready(ctx context.Context) error {
 	return err
 }
 
-// Close ends every term for ErrClosed, waits until each has been resigned (which says that its work
-// has stopped), then ends the lease, so that others lead at once. Work that a candidate runs is
-// waited for also when its term is over. When ctx ends before that, the lease is left to run out by
-// itself in the store, so that no successor starts beside work that still runs; the error says so.
-// No campaign is possible afterwards.
+// Close ends every term for ErrClosed. It waits until each has been resigned, and until the work
+// that candidates run has returned. Then it ends the lease, so that others lead at once. When ctx
+// ends before that, the lease is left to run out by itself in the store, so that no successor
+// starts beside work that still runs; the error says so. No campaign is possible afterwards.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
