@@ -115,7 +115,7 @@ func (p *process) leads() uint64 {
 	if err != nil {
 		p.Fatal(err)
 	}
-	p.says("works "+text)
+	p.says("works " + text)
 	return token
 }
 
