@@ -65,7 +65,7 @@ const eventsSize = 4096
 
 // eventReaders sends each event to all who range over [Session.Events].
 type eventReaders struct {
-	readers atomic.Int32
+	readers atomic.Int32  // as many as feeds has; read without mu
 	closed  chan struct{} // closed when the session's Close has returned
 	once    sync.Once
 	mu      sync.Mutex

@@ -17,7 +17,7 @@ import (
 type queue struct {
 	s    *Session
 	name string
-	refs int // how many wait, and how many claims are held; guarded by the session's lock
+	refs int // how many wait, plus how many claims are held; guarded by the session's lock
 
 	mu          sync.Mutex
 	core        core.Queue
@@ -43,7 +43,7 @@ type waiter struct {
 	lockRequest
 	id    int
 	ctx   context.Context
-	ready chan struct{} // closed when term or err is set; nil if that was at once
+	ready chan struct{} // closed when term or err is set; nil for one that gets its answer at once
 	term  *Term
 	err   error
 }
@@ -93,8 +93,8 @@ func (q *queue) quit(w *waiter) {
 	}
 }
 
-// stepLocked takes one event and carries out what follows. The caller holds mu. The clock is read
-// only for an event that needs it, since reading it costs more than the rest: otherwise now is 0.
+// stepLocked takes one event and carries out what follows. To read the clock costs more than the
+// rest of it, so now is 0 for an event that does not need the time. The caller holds mu.
 func (q *queue) stepLocked(e core.QueueEvent) {
 	var now core.Time
 	if q.core.Timed(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
