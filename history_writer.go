@@ -168,7 +168,7 @@ func (w *historyWriter) write(n journalRecord) {
 		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
 		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // no error if the record is there already
 		cancel()
-		final := err != nil && isFinal(err)
+		final := err != nil && isRefusal(err)
 		w.mu.Lock()
 		if w.failures++; err == nil || final {
 			w.failures = 0
@@ -208,8 +208,8 @@ func (w *historyWriter) beginning(c *claim) (n journalRecord) {
 
 // announcedLocked is the value that observers see. The caller holds the claim's lock.
 func announcedLocked(c *claim) []byte {
-	if c.said != nil {
-		return c.said
+	if c.proclaimed != nil {
+		return c.proclaimed
 	}
 	return c.value
 }
@@ -280,12 +280,12 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 	}
 	switch {
 	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried
-	case c.core.Fate() == core.SuccessorGone:
-		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which stood no more"
+	case c.core.Outcome() == core.SuccessorGone:
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which stood no more"
 	case c.unconfirmedLocked():
-		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which the store has not confirmed"
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which the store has not confirmed"
 	default:
-		r.Reason, r.Successor = Transferred, c.to
+		r.Reason, r.Successor = Transferred, c.successorID
 	}
 	return r
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
@@ -198,7 +197,7 @@ func (s *Session) lock(ctx context.Context, name string, o lockRequest) (*Term, 
 		}
 		slots = driver.Unlimited // readers
 	}
-	if err := s.reentry(ctx, name, slots); err != nil {
+	if err := s.checkReentry(ctx, name, slots); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -268,14 +267,13 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if m.slots < 1 || m.slots > MaxSlots {
 		return nil, invalid("a semaphore of %d slots: use 1 to %d", m.slots, MaxSlots)
 	}
-	if err := m.s.reentry(ctx, m.name, m.slots); err != nil {
+	if err := m.s.checkReentry(ctx, m.name, m.slots); err != nil {
 		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
-	// The seat "s" is a pool of as many seats as there are slots. The claim has the seat "s" + n.
-	n, leave, err := m.s.locals.enter(ctx, seat{m.name, "s"}, m.slots, try)
+	n, vacate, err := m.s.localLines.take(ctx, semaphoreSeat(m.name), m.slots, try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, ErrHeld
@@ -284,9 +282,8 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	case err != nil:
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
-	spec := claimSpec{seat: seat{m.name, "s" + strconv.Itoa(n)}, slots: m.slots, try: try, lock: true,
-		turnBits: turnBits, watched: m.s.watchSlots}
-	t, err := m.s.campaignIn(ctx, spec, leave, nil)
+	spec := claimSpec{slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}
+	t, err := m.s.campaignSeated(ctx, slotSeat(m.name, n), spec, vacate, nil)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld
 	}

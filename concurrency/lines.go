@@ -259,7 +259,7 @@ func (l *lines) wait(ctx context.Context, c *claim, mayBeGone func() bool) (*pb.
 		case final(err):
 			return nil, err
 		case err != nil:
-			pause = etcdwire.Again
+			pause = etcdwire.RetryPause
 		case one(resp, 1) == nil:
 			if s.gone() {
 				return nil, ErrSessionExpired

@@ -29,7 +29,7 @@ func (r *reader) Get(ctx context.Context, key string, opts ...v3.OpOption) (*v3.
 		if err == nil || ctx.Err() != nil || final(err) {
 			return resp, blame(ctx, err)
 		}
-		_ = storeutil.Sleep(ctx, etcdwire.Again)
+		_ = storeutil.Sleep(ctx, etcdwire.RetryPause)
 	}
 }
 
@@ -72,7 +72,7 @@ func (f *follower) Watch(ctx context.Context, key string, opts ...v3.OpOption) v
 			}
 			pause := etcdwire.Poll()
 			if err != nil {
-				pause = etcdwire.Again
+				pause = etcdwire.RetryPause
 			}
 			_ = storeutil.WaitFor(ctx, pause, changed)
 		}

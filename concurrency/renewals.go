@@ -45,7 +45,7 @@ func (r *renewals) run() {
 		}
 		if r.core.Phase() != core.Alive {
 			why := "it was not renewed in time"
-			if o.End == core.Deposed {
+			if o.Stop == core.Deposed {
 				why = "its lease or a claim of it is gone from etcd"
 			}
 			r.s.end(lost, why)
@@ -154,7 +154,7 @@ func (r *renewals) known(ttl int64) error {
 	if r.unknown++; r.unknown == 1 {
 		r.unknownSince = r.s.clock()
 	}
-	if r.unknown > 2 && r.s.clock()-r.unknownSince >= etcdwire.Again {
+	if r.unknown > 2 && r.s.clock()-r.unknownSince >= etcdwire.RetryPause {
 		return errGone
 	}
 	return errVague

@@ -193,7 +193,7 @@ func (l *innerLease) ttl(ctx context.Context) (seconds int64, err error) {
 		if asked++; seconds > 0 || asked == 3 {
 			return nil
 		}
-		_ = storeutil.Sleep(ctx, etcdwire.Again/2)
+		_ = storeutil.Sleep(ctx, etcdwire.RetryPause/2)
 		return errVague
 	})
 	return seconds, err

@@ -32,7 +32,7 @@ func (w *watcher) run() {
 			w.s.end(lost, "a claim of it was deleted, or its lease revoked")
 			return
 		} else if err != nil {
-			pause = etcdwire.Again
+			pause = etcdwire.RetryPause
 		}
 		if storeutil.WaitFor(w.s.over, pause, w.wake) != nil {
 			return
@@ -61,10 +61,10 @@ func (w *watcher) watchClaims() (next time.Duration) {
 	for _, c := range t.standingLocked() {
 		switch age := now.Sub(c.entered); {
 		case c.unwatch != nil:
-		case age >= etcdwire.Settling:
+		case age >= etcdwire.WatchAfter:
 			old = append(old, c)
 		default:
-			next = min(next, etcdwire.Settling-age)
+			next = min(next, etcdwire.WatchAfter-age)
 		}
 	}
 	t.mu.Unlock()

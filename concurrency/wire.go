@@ -229,7 +229,7 @@ func (w *wire) later(do func(ctx context.Context)) {
 func (w *wire) watch(key, end string, puts bool, notify func()) (stop func(), stood func() bool) {
 	if w.direct != nil {
 		su := w.direct.Hub.Watch(etcdwire.Span{Key: key, End: end, Puts: puts}, notify)
-		return su.Stop, su.Stands
+		return su.Stop, su.Requested
 	}
 	ctx, cancel := context.WithCancel(v3.WithRequireLeader(w.client.Ctx()))
 	opts := []v3.OpOption{v3.WithCreatedNotify()}
@@ -248,7 +248,7 @@ func (w *wire) watch(key, end string, puts bool, notify func()) (stop func(), st
 				}
 			}
 			stop()
-			_ = storeutil.Sleep(ctx, etcdwire.Again)
+			_ = storeutil.Sleep(ctx, etcdwire.RetryPause)
 		}
 	}()
 	return cancel, func() bool { return false }

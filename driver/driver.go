@@ -80,27 +80,27 @@ type Lease interface {
 	Renew(ctx context.Context) error
 
 	// Claim enters claims and returns their places in the same order. It is idempotent by Claim.ID:
-	// the same ID finds its place again, which is how a lost answer is repeated. A claim under a
-	// new ID never takes up the place of an earlier ID: where one still stands, it is removed
-	// first. With Claim.Try the answer is [ErrTaken] unless the claim holds at once, and then
-	// nothing of this call is left in the line; where an earlier call of the same ID had an unknown
-	// outcome the caller releases it by ID. [ErrGone]: the lease, or the claim of that ID, is no
-	// more. One lease has at most one claim for each name and seat. [ErrRefused] also where Slots
-	// is not what the shared claims in the line have, for then the line would keep neither number;
-	// nothing is left in it.
+	// a caller that lost the answer repeats the call, and the same ID finds its place again. One
+	// lease has at most one claim for each name and seat: the store removes a claim of an earlier
+	// ID before it enters one under a new ID.
+	//
+	// A claim with Try that does not hold at once gets [ErrTaken], and this call leaves nothing in
+	// the line. An earlier call of the same ID, with an unknown outcome, may have left a claim: the
+	// caller releases it by ID. [ErrGone]: the lease, or the claim of that ID, is no more.
+	// [ErrRefused], with nothing left in the line: also where the line has shared claims with other
+	// Slots.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
-	// Follow has News tell, once for each place and call, as soon as the store finds out that a
-	// place that waits is held (Held). It does no I/O and does not block. A place that is removed
-	// is told as Gone, followed or not, and one that its owner gives up is not told: neither is
-	// followed any more. Where the store refuses to be asked about one place for good, News tells
-	// why (Refused), and that place is not followed any more: the others are.
+	// Follow has News tell, once for each place and call, as soon as the store finds out that the
+	// place is held (Held). It does no I/O and does not block. The following of a place ends when
+	// it is removed, which News tells as Gone; when its owner gives it up, which News does not
+	// tell; and when the store refuses for good to be asked about it, which News tells as Refused.
 	//
-	// Held means that the place was held at some instant after it entered and before News returned,
-	// by a read or by a complete record of what was removed from the line, its own place included.
-	// Of a claim that is known to have gone by that instant News tells Gone, never Held. The store
-	// tells one waiter for each release, never all, and never relies on one signal alone: where a
-	// push can be lost there is a timer beside it.
+	// Held means: at some instant after the place entered and before News returned, it was held.
+	// The store knows this by a read, or by a complete record of the removals from the line, those
+	// of the place itself included. If the place is known to have gone by then, News tells Gone,
+	// never Held. The store tells one waiter for each release, never all. It never relies on one
+	// signal alone: where a push can be lost there is a timer beside it.
 	Follow(places ...Place)
 
 	// Update replaces the value that observers see. [ErrGone] if the place no longer stands.
@@ -126,8 +126,8 @@ type Lease interface {
 // Claim is what a candidate asks for: a place in the line for a name.
 //
 // Slots says beside whom it may hold. An exclusive claim (0) holds when it is the first of the
-// line. A shared one holds when no exclusive claim stands before it and, with n slots, fewer than n
-// claims in all. So an exclusive claim that waits lets nobody overtake it.
+// line. A shared one with n slots holds when fewer than n claims stand before it, none of them
+// exclusive. So an exclusive claim that waits lets nobody overtake it.
 type Claim struct {
 	Name  string
 	Seat  string // tells claims of one lease on one name apart: at most 16 letters and digits, or empty
@@ -149,10 +149,10 @@ type Place struct {
 	Token uint64 // fencing token; with Caps.FIFO it is final already while waiting. 0: not known
 	Held  bool   // it holds: for an exclusive claim, it is the first of the line
 
-	// Record, if not nil, is left in the journal of Journal by the call that gives the place up
-	// ([Lease.Release], [Transferer]), in the step that removes it where the store can, in place of
-	// one with its key. It is only left by a call that removed the place, and only on a store that
-	// is a [Journal]; a record that cannot be kept never keeps a place from being given up.
+	// Record, if not nil, is for the journal named Journal. The call that removes the place
+	// ([Lease.Release], [Transferer]) puts it there, in the same step where the store can; it
+	// replaces a record with the same key. A call that finds the place gone puts nothing, nor does
+	// a store that is no [Journal]. A place is given up also where its record cannot be kept.
 	Record  *Record
 	Journal string
 }

@@ -27,8 +27,8 @@ var (
 // other programs are not touched.
 //
 // A session that has moved to another etcd lease keeps the ID of its first one; its record tells
-// where it is. Whatever is still on its way to etcd compares the record, to enter and to move. So
-// the session is over for good once the record is gone, and not before.
+// where it is. A Txn by which a claim enters or moves compares the record. So once the record is
+// gone, no Txn that is still on its way can succeed: the session is over.
 func (s *Store) Revoke(ctx context.Context, session string) error {
 	what := "revoke lease " + strconv.Quote(session)
 	first, err := strconv.ParseInt(session, 16, 64)
@@ -45,11 +45,11 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 		}
 		rec := resp.Kvs[0]
 		if rec.ModRevision == ended {
-			rec.Lease = 0 // etcd does not know the lease that it shows, and will never end it
+			rec.Lease = 0 // its lease was revoked just now, and it still stands: etcd does not know that lease
 		}
 		if rec.Lease != first {
-			// Before the lease: without the record a repeated call would not know that there is
-			// more.
+			// Before its lease is revoked: the record goes with that, and then a repeated call
+			// would not find the claims that are left.
 			if done, err := s.sweep(ctx, what, session, rec); err != nil || !done {
 				if err != nil {
 					return err
@@ -73,17 +73,17 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 // the record has changed meanwhile, for then there may be more.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
 	since := func(from, end string) *pb.RequestOp {
-		r := keysOf(within(from, end), 0)
+		r := keysOnly(keyRange(from, end), 0)
 		r.MinCreateRevision = rec.CreateRevision
 		return doRange(r)
 	}
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		since(s.prefix, s.prefix+noLine), since(s.prefix+pastNoLine, etcdwire.PrefixEnd(s.prefix))}})
+		since(s.prefix, s.prefix+nonLine), since(s.prefix+nonLineEnd, etcdwire.PrefixEnd(s.prefix))}})
 	if err != nil {
 		return false, fmt.Errorf("%w (its claims are looked for under %q)", err, s.prefix)
 	}
 	var left []*mvccpb.KeyValue
-	for _, kv := range append(found(resp, 0), found(resp, 1)...) {
+	for _, kv := range append(kvsAt(resp, 0), kvsAt(resp, 1)...) {
 		if (kv.Lease != rec.Lease || rec.Lease == 0) && s.isClaimOf(string(kv.Key), session) {
 			left = append(left, kv)
 		}
@@ -117,14 +117,14 @@ func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue
 // Leases implements [driver.Admin].
 func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 	dir := s.prefix + sessions
-	resp, err := s.wire.Get(ctx, "list sessions", under(dir))
+	resp, err := s.wire.Get(ctx, "list sessions", prefixRange(dir))
 	if err != nil {
 		return nil, err
 	}
 	var ids []string
 	for _, kv := range resp.Kvs {
 		id := strings.TrimPrefix(string(kv.Key), dir)
-		var r record
+		var r sessionRecord
 		if !strings.Contains(id, "/") && json.Unmarshal(kv.Value, &r) == nil && strings.HasPrefix(r.Owner, prefix) {
 			ids = append(ids, id)
 		}
@@ -135,7 +135,7 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	what := verb("remove a claim on", name)
-	r := keysOf(under(s.lineDir(name)), 0)
+	r := keysOnly(prefixRange(s.lineDir(name)), 0)
 	r.MinCreateRevision, r.MaxCreateRevision = int64(token), int64(token)
 	resp, err := s.wire.Get(ctx, what, r)
 	if err != nil || len(resp.Kvs) == 0 {
@@ -145,14 +145,14 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 	return err
 }
 
-// glances is how many leases are asked about at once.
-const glances = 16
+// maxTTLReads is how many leases are asked about at once.
+const maxTTLReads = 16
 
 // Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat
 // nothing is told: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
-	for some := range slices.Chunk(leases, chunk) {
+	for some := range slices.Chunk(leases, keysPerTxn) {
 		if err := s.leasesNow(ctx, some, ids); err != nil {
 			return nil, err
 		}
@@ -162,7 +162,7 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 		mu    sync.Mutex
 		errs  []error
 		all   = map[string]driver.Remaining{}
-		turns = make(chan struct{}, glances)
+		turns = make(chan struct{}, maxTTLReads)
 	)
 	for name, id := range ids {
 		turns <- struct{}{}
@@ -194,7 +194,7 @@ func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[stri
 		return err
 	}
 	for i, id := range sessionIDs {
-		if lease := leaseOf(id, one(resp, i)); lease != 0 {
+		if lease := leaseOf(id, kvAt(resp, i)); lease != 0 {
 			ids[id] = lease
 		}
 	}
@@ -208,8 +208,8 @@ func leaseOf(id string, kv *mvccpb.KeyValue) int64 {
 		lease, _ := strconv.ParseInt(id, 16, 64)
 		return lease
 	}
-	var r record
-	if json.Unmarshal(kv.Value, &r) != nil || r.Beat != 0 {
+	var r sessionRecord
+	if json.Unmarshal(kv.Value, &r) != nil || r.HeartbeatMS != 0 {
 		return 0
 	}
 	return kv.Lease

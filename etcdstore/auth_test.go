@@ -118,36 +118,52 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	}
 }
 
-// TestOneNameWithoutRights: a user loses the rights to some of the names that its session stands
-// for. News tells so of the one that waits, and goes on telling of the others.
-func TestOneNameWithoutRights(t *testing.T) {
-	t.Parallel()
+// clerkAmong starts an etcd with passwords and a user "clerk", who has rights only to these
+// directories below "primacy/". It returns a store as "runner", who has all rights, and one as the
+// clerk.
+func clerkAmong(t *testing.T, dirs ...string) (admin *clientv3.Client, runner, clerk *etcdstore.Store) {
+	t.Helper()
 	srv := guarded(t, 1).Members[0]
 	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "secret",
 		Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close()
-	step := func(_ any, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+	t.Cleanup(func() { admin.Close() })
+	_, errRole := admin.RoleAdd(soon(t), "clerk")
+	_, errUser := admin.UserAdd(soon(t), "clerk", "secret")
+	_, errGrant := admin.UserGrantRole(soon(t), "clerk", "clerk")
+	for _, dir := range dirs {
+		dir = "primacy/" + dir
+		_, err := admin.RoleGrantPermission(soon(t), "clerk", dir, clientv3.GetPrefixRangeEnd(dir),
+			clientv3.PermissionType(clientv3.PermReadWrite))
+		errGrant = errors.Join(errGrant, err)
 	}
-	step(admin.RoleAdd(soon(t), "clerk"))
-	for _, dir := range []string{"@session/", "a/", "b/", "c/", "mine/", "lost/"} {
-		step(admin.RoleGrantPermission(soon(t), "clerk", "primacy/"+dir, clientv3.GetPrefixRangeEnd("primacy/"+dir),
-			clientv3.PermissionType(clientv3.PermReadWrite)))
+	if err := errors.Join(errRole, errUser, errGrant); err != nil {
+		t.Fatal(err)
 	}
-	step(admin.UserAdd(soon(t), "clerk", "secret"))
-	step(admin.UserGrantRole(soon(t), "clerk", "clerk"))
 	at := func(user string) *etcdstore.Store {
-		return openAt(t, etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: "secret"})
+		s := openAt(t, etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: "secret"})
+		t.Cleanup(func() { s.Close() })
+		return s
 	}
-	runner, clerk := at("runner"), at("clerk")
-	defer runner.Close()
-	defer clerk.Close()
+	return admin, at("runner"), at("clerk")
+}
+
+// forbid takes the rights to a directory below "primacy/" from the clerk.
+func forbid(t *testing.T, admin *clientv3.Client, dir string) {
+	t.Helper()
+	dir = "primacy/" + dir
+	if _, err := admin.RoleRevokePermission(soon(t), "clerk", dir, clientv3.GetPrefixRangeEnd(dir)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestOneNameWithoutRights: a user loses the rights to some of the names that its session stands
+// for. News tells so of the one that waits, and goes on telling of the others.
+func TestOneNameWithoutRights(t *testing.T) {
+	t.Parallel()
+	admin, runner, clerk := clerkAmong(t, "@session/", "a/", "b/", "c/", "mine/", "lost/")
 	holder, l := grant(t, runner, "holder", time.Minute), grant(t, clerk, "clerk", time.Minute)
 	var held, waits []driver.Place
 	for _, name := range []string{"a", "b", "c"} {
@@ -155,10 +171,8 @@ func TestOneNameWithoutRights(t *testing.T) {
 	}
 	mine := claim(t, l, "mine")
 	claim(t, l, "lost")
-	for _, name := range []string{"b", "lost"} {
-		dir := "primacy/" + name + "/"
-		step(admin.RoleRevokePermission(soon(t), "clerk", dir, clientv3.GetPrefixRangeEnd(dir)))
-	}
+	forbid(t, admin, "b/")
+	forbid(t, admin, "lost/")
 	l.Follow(waits...)
 	told := map[string]driver.News{}
 	hear := func(name string) driver.News {
@@ -183,7 +197,9 @@ func TestOneNameWithoutRights(t *testing.T) {
 			t.Errorf("news = %+v, want it held", n)
 		}
 	}
-	step(admin.Delete(soon(t), "primacy/mine/"+l.ID()))
+	if _, err := admin.Delete(soon(t), "primacy/mine/"+l.ID()); err != nil {
+		t.Fatal(err)
+	}
 	if n := hear("mine"); !n.Gone || n.Place.Token != mine.Token {
 		t.Errorf("news = %+v, want it gone", n)
 	}

@@ -25,17 +25,18 @@ import (
 // not fail the others.
 //
 // Where etcd answers with an error it has done all of the Txn or nothing. If one operation alone
-// may be to blame they go again in halves, down to that one. Each may be repeated. One that may
-// have been carried out (see etcdwire.Definite) is in doubt: a claim that then finds its key takes
-// it for its own.
+// may be to blame, both halves are sent again, down to that operation: each may be repeated. After
+// an error that is not definite (see etcdwire.Definite) all operations of the Txn are in doubt. A
+// claim in doubt that finds its key takes it for its own.
 //
 // No two operations on one name go together: etcd gives all keys of a Txn one revision, so two
 // claims would have one token.
 
-// How many Txns of a lease are under way at once. On two cores with etcd beside it, a lock and
-// unlock cost 277 µs of processor time alone; with 64 goroutines 127 µs in two Txns at a time, and
-// 100 µs in one: a short queue gets one. With 1,024 goroutines one and eight cost the same, and
-// locks per second grew up to four: a queue that fills them gets more.
+// How many Txns of a lease are under way at once. Measured on two cores with etcd beside it, a lock
+// and unlock cost 277 µs of processor time where each goes alone; with 64 goroutines, 100 µs with
+// one Txn at a time and 127 µs with two. So a short queue gets one Txn at a time. With 1,024
+// goroutines the cost is the same for one to eight Txns, and the locks per second grow up to four.
+// So a queue that fills several Txns gets up to four at a time.
 const (
 	// maxAlone is how many operations may be under way alone.
 	maxAlone = 4
@@ -46,35 +47,38 @@ const (
 	bytesTogether = 256 << 10
 )
 
-// batcher has the operations of a lease that are queued. While any is, some batch or some single
-// operation is under way, and whoever returns takes the queued ones along.
+// batcher has the queued operations of a lease. While any is queued, a batch or a single operation
+// is under way; when that returns, the queued ones are sent.
 type batcher struct {
 	w *etcdwire.Wire
 	j *journal
 
-	mu      sync.Mutex // guards what follows; nothing is called while it is held
-	alone   int        // operations under way by themselves
-	batches int        // batches under way
-	queue   []*op
-	bytes   int       // of what is queued
-	moved   time.Time // when something was sent or returned last
+	mu           sync.Mutex // guards what follows
+	alone        int        // operations under way by themselves
+	batches      int        // batches under way
+	queue        []*op
+	bytes        int       // of what is queued
+	lastProgress time.Time // when something was sent or returned last
 }
 
 // op is one operation that is queued, or goes with others.
 type op struct {
-	name   string
-	req    *pb.TxnRequest  // with the record that it leaves
-	bare   *pb.TxnRequest  // without
-	record *releaseRecord  // nil: it leaves none
-	ctx    context.Context // its caller's
-	batch  *batch          // what it goes with; nil: it is queued
-	given  bool            // its caller has given up
-	size   int             // about how many bytes it has
-	done   chan struct{}   // closed when what follows is known
+	name string
+	bare *pb.TxnRequest  // without a journal record
+	ctx  context.Context // its caller's
+	size int             // about how many bytes it has
+	done chan struct{}   // closed when resp, doubt and out are final
 
-	resp  *pb.TxnResponse
-	doubt bool
-	out   etcdwire.Outcome
+	// batcher.mu guards these.
+	batch     *batch // what it goes with; nil: it is queued
+	abandoned bool   // its caller has given up
+
+	// Once it has a batch, only the goroutine that sends the batch uses these, until done.
+	req    *pb.TxnRequest // with the journal record that it leaves
+	record *journalRecord // nil: it leaves none
+	resp   *pb.TxnResponse
+	doubt  bool
+	out    etcdwire.Outcome
 }
 
 // batch is one or more Txns, one after another, for ops that began together.
@@ -88,11 +92,11 @@ type batch struct {
 // send runs an operation on one name. The revision of its answer is that of the whole Txn it went
 // in. Where ctx ends while it is queued it is not sent, and there is no doubt. Record is what it
 // leaves in a journal, if anything.
-func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *releaseRecord,
+func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *journalRecord,
 ) (*pb.TxnResponse, bool, error) {
 	p.mu.Lock()
 	if p.batches == 0 && p.alone < maxAlone && len(p.queue) == 0 {
-		p.alone, p.moved = p.alone+1, time.Now()
+		p.alone, p.lastProgress = p.alone+1, time.Now()
 		p.mu.Unlock()
 		defer p.done()
 		resp, out := p.j.sendWithRecord(ctx, req, record)
@@ -104,8 +108,8 @@ func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnReques
 	o := &op{name: name, req: record.with(req), bare: req, record: record, ctx: ctx, done: make(chan struct{})}
 	o.size = weight(o.req)
 	p.queue = append(p.queue, o)
-	// What is under way may lie with a silent member, and the next request go to another one.
-	stuck := time.Since(p.moved) > etcdwire.Patience
+	// The requests under way may be at a silent member, and a new one may go to another member.
+	stuck := time.Since(p.lastProgress) > etcdwire.BlameAfter
 	if p.bytes += o.size; p.batches < maxBatches && (stuck || p.fullLocked()) {
 		p.startLocked()
 	}
@@ -131,7 +135,7 @@ func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error
 		return o.resp, o.doubt, nil
 	}
 	if errors.Is(o.batch.ctx.Err(), context.DeadlineExceeded) {
-		<-o.ctx.Done() // it ends no later, and the error must say so
+		<-o.ctx.Done() // its deadline is not later than the batch's, and the error must name it
 	}
 	return nil, o.doubt, w.Explain(o.ctx, verb(what, o.name), o.out)
 }
@@ -143,10 +147,10 @@ func (p *batcher) giveUp(o *op) (sent bool) {
 	if p.dequeueLocked(o) {
 		return false
 	}
-	o.given = true
+	o.abandoned = true
 	if o.batch.waiting--; o.batch.waiting == 0 {
-		// One whose time is over ends by itself: a cancelled call would leave the silent member
-		// unblamed.
+		// A batch whose deadline has passed ends by itself: cancelled, it would not blame the
+		// member that is silent.
 		if end, ok := o.batch.ctx.Deadline(); !ok || time.Now().Before(end) {
 			o.batch.cancel()
 		}
@@ -178,7 +182,7 @@ func (p *batcher) dequeueLocked(o *op) bool {
 func (p *batcher) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.moved = time.Now()
+	p.lastProgress = time.Now()
 	if p.alone--; len(p.queue) > 0 && p.batches == 0 {
 		p.startLocked()
 	}
@@ -201,8 +205,8 @@ func (p *batcher) fullLocked() bool {
 	return len(p.queue) >= p.w.Limit.Ops()-2 || p.bytes >= bytesTogether
 }
 
-// gather lets those run who have just had their answers: many come back at once, and the first
-// would go alone, at the price of a whole request.
+// gather lets the callers run that have just had their answers. Many come back at once with their
+// next operations: otherwise the first of these would be sent alone.
 func (p *batcher) gather() {
 	for last, now, full := -1, 0, false; now > last && !full; {
 		last = now
@@ -213,12 +217,13 @@ func (p *batcher) gather() {
 	}
 }
 
-// fill takes as many out of the queue as may go together. Nil ends its goroutine's batches: nothing
-// is queued or, unless the goroutine is new, so little that it had better go with another's.
+// fill takes as many out of the queue as may go together. It returns nil where the goroutine is to
+// end: nothing is queued, or so little that another goroutine's next batch takes it along. A new
+// goroutine (anew) takes what there is.
 func (p *batcher) fill(anew bool) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.moved = time.Now()
+	p.lastProgress = time.Now()
 	if len(p.queue) == 0 || !anew && p.batches > 1 && !p.fullLocked() {
 		p.batches--
 		return nil
@@ -255,8 +260,8 @@ func (p *batcher) fill(anew bool) *batch {
 	return t
 }
 
-// limit returns the batch's context, which ends when the last of the callers' does. A deadline is
-// passed on as one: who is silent until a deadline is blamed, who is cancelled is not.
+// limit returns the batch's context, which ends when the last of the callers' does. It has the last
+// deadline as its own: only a call that ends by a deadline blames the member that was silent.
 func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc) {
 	var last time.Time
 	for _, o := range t.ops {
@@ -290,7 +295,7 @@ func (p *batcher) sendOps(t *batch, all []*op, most int) {
 		for _, o := range some {
 			o.doubt = o.doubt || out.Doubt
 		}
-		if out.Err != nil && len(some) > 1 && (ofOne(out.Err) || blamesRecord(out.Err) && anyRecord(some)) {
+		if out.Err != nil && len(some) > 1 && (mayBlameOne(out.Err) || mayBlameRecord(out.Err) && anyRecord(some)) {
 			if etcdwire.NoSpace(out.Err) && dropRecords(some) {
 				p.j.turnOff()
 				p.sendOps(t, some, len(some)) // what leaves no record only deletes
@@ -343,7 +348,7 @@ func (p *batcher) present(all []*op) []*op {
 	defer p.mu.Unlock()
 	var some []*op
 	for _, o := range all {
-		if !o.given {
+		if !o.abandoned {
 			some = append(some, o)
 		}
 	}
@@ -390,9 +395,9 @@ func dropRecords(some []*op) (had bool) {
 	return had
 }
 
-// ofOne reports whether one of several operations may be to blame for the error of all: its key is
-// forbidden, its value too large, its lease gone; or etcd is full and takes no put.
-func ofOne(err error) bool {
+// mayBlameOne reports whether one of several operations may be to blame for the error of all: its
+// key is forbidden, its value too large, its lease gone; or etcd is full and takes no put.
+func mayBlameOne(err error) bool {
 	known := rpctypes.Error(err)
 	for _, e := range []error{rpctypes.ErrPermissionDenied, rpctypes.ErrRequestTooLarge, rpctypes.ErrLeaseNotFound,
 		rpctypes.ErrNoSpace, rpctypes.ErrTooManyOps} {

@@ -70,7 +70,7 @@ func TestSimulatedBatchUnderADeadLease(t *testing.T) {
 				}
 				synctest.Wait()
 				if !record {
-					if err := c.Revoke(ending(t, 5*time.Second), l.ref().id); err != nil {
+					if err := c.Revoke(ending(t, 5*time.Second), l.attachment().lease); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -162,11 +162,11 @@ func TestSimulatedBatchBehindSilence(t *testing.T) {
 		open := jam(t, l, g, nil)
 		defer open()
 		x := claiming(ending(t, 20*time.Second), l, "x")
-		time.Sleep(2 * etcdwire.Patience)
+		time.Sleep(2 * etcdwire.BlameAfter)
 		begun := time.Now()
 		y := claiming(ending(t, 20*time.Second), l, "y")
 		mustStand(t, []<-chan told{x, y})
-		if took := time.Since(begun); took > etcdwire.Patience {
+		if took := time.Since(begun); took > etcdwire.BlameAfter {
 			t.Errorf("seed 1: they took %v behind requests that nobody answers", took)
 		}
 	})
@@ -194,7 +194,7 @@ func TestSimulatedBatchLeavesASilentMember(t *testing.T) {
 				if got.err == nil {
 					break
 				}
-				time.Sleep(2 * etcdwire.Patience) // of those alone none lands here, and no lane is used before
+				time.Sleep(2 * etcdwire.BlameAfter) // of those alone none lands here, and no lane is used before
 			}
 			if failed != 1 {
 				t.Errorf("seed %d: %d claims failed at the silent member, want one", seed, failed)

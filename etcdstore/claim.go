@@ -48,14 +48,16 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	return places, nil
 }
 
-// several is how many claims or releases of one call are under way at once: they fill all batches.
-const several = maxBatches * 128
+// maxParallel is how many claims or releases of one call are under way at once: they fill all
+// batches.
+const maxParallel = maxBatches * 128
 
-// inParallel calls do for 0 to n-1, several at a time, until all are done or one says stop.
+// inParallel calls do for 0 to n-1, at most maxParallel at a time, until all are done or one says
+// stop.
 func inParallel(n int, do func(i int) (stop bool)) {
 	var next atomic.Int64
 	var all sync.WaitGroup
-	for range min(n, several) {
+	for range min(n, maxParallel) {
 		all.Go(func() {
 			for {
 				i := int(next.Add(1)) - 1
@@ -69,9 +71,9 @@ func inParallel(n int, do func(i int) (stop bool)) {
 	all.Wait()
 }
 
-// claimMany enters claims of which none is a Try. Where one fails, those that have not begun are
-// left out. It returns the first error with an unknown outcome before any final one, for a claim
-// may stand.
+// claimMany enters claims of which none is a Try. Once one has failed, no other one begins. Of
+// several errors it returns the first whose outcome is unknown, for its claim may stand; if all are
+// final, the first.
 func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
 	places, errs := make([]driver.Place, len(claims)), make([]error, len(claims))
 	names := byName(claims)
@@ -112,51 +114,51 @@ func byName(claims []driver.Claim) (names [][]int) {
 
 // claim enters one claim, or finds its place again.
 func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
-	sl := l.seats.open(storeutil.SeatOf(c))
-	defer l.seats.drop(sl)
-	if err := sl.lock(ctx); err != nil {
+	seat := l.seats.open(storeutil.SeatOf(c))
+	defer l.seats.drop(seat)
+	if err := seat.lock(ctx); err != nil {
 		return driver.Place{}, fmt.Errorf("etcd: %s: %w", verb("claim", c.Name), err)
 	}
-	defer sl.unlock()
-	return l.claimIn(ctx, sl, c, l.stand)
+	defer seat.unlock()
+	return l.claimIn(ctx, seat, c, l.enterOrFind)
 }
 
 // enterFunc enters a claim of which begin has been called. The caller has the seat's turn.
-type enterFunc func(context.Context, *claimState, driver.Claim) (driver.Place, error)
+type enterFunc func(context.Context, *seatState, driver.Claim) (driver.Place, error)
 
 // claimIn enters c by enter, or finds its place again. The caller has the seat's turn.
-func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, enter enterFunc) (driver.Place, error) {
+func (l *lease) claimIn(ctx context.Context, seat *seatState, c driver.Claim, enter enterFunc) (driver.Place, error) {
 	if l.over() {
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
 	}
 	if l.seats.wasSpent(c.ID) {
-		return driver.Place{}, placeGone("claim", c.Name) // before it pushes out the claim that stands now
+		return driver.Place{}, placeGone("claim", c.Name) // the claim of another ID, if one stands, stays
 	}
-	// Another ID's place is not taken up, nor one that could not be taken out: a release of it may
-	// be under way.
+	// The seat may have the claim of another ID, or one that a failed release left. c does not take
+	// that claim up: it is removed first.
 	l.seats.mu.Lock()
-	stale := sl.id != "" && (sl.id != c.ID || sl.leaving)
-	differs := sl.id != "" && !stale && sl.slots != c.Slots
+	stale := seat.id != "" && (seat.id != c.ID || seat.leaving)
+	differs := seat.id != "" && !stale && seat.slots != c.Slots
 	l.seats.mu.Unlock()
 	if differs {
 		return driver.Place{}, refused(verb("claim", c.Name), "the same ID was claimed with other slots")
 	}
 	if stale {
-		if err := l.retract(ctx, sl, nil); err != nil {
+		if err := l.retract(ctx, seat, nil); err != nil {
 			return driver.Place{}, err
 		}
 	}
-	cctx, ok := l.seats.begin(ctx, sl, c, l.s.claimKey(sl.seatID, c.Slots, l.stem))
+	cctx, ok := l.seats.begin(ctx, seat, c, l.s.claimKey(seat.seatID, c.Slots, l.stem))
 	if !ok {
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
-	p, err := enter(cctx, sl, c)
-	l.seats.finish(sl)
+	p, err := enter(cctx, seat, c)
+	l.seats.finish(seat)
 	if err == nil || !driver.IsFinal(err) {
 		return p, err
 	}
 	// A final answer promises that nothing is left in the line and nothing will come.
-	if rerr := l.retract(ctx, sl, nil); rerr != nil {
+	if rerr := l.retract(ctx, seat, nil); rerr != nil {
 		return p, rerr
 	}
 	if isGone(err) {
@@ -166,12 +168,12 @@ func (l *lease) claimIn(ctx context.Context, sl *claimState, c driver.Claim, ent
 }
 
 // stand enters c, unless it stands already. The caller has the seat's turn.
-func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
+func (l *lease) enterOrFind(ctx context.Context, seat *seatState, c driver.Claim) (driver.Place, error) {
 	l.seats.mu.Lock()
-	p := sl.placeLocked()
+	p := seat.placeLocked()
 	l.seats.mu.Unlock()
 	if p.Token == 0 {
-		return l.enter(ctx, sl, c)
+		return l.enter(ctx, seat, c)
 	}
 	what := verb("claim", c.Name)
 	st, err := l.look(ctx, what, p)
@@ -182,7 +184,7 @@ func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driv
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
 	if p.Held = st.held; st.held {
-		l.show(p, st)
+		l.announce(p, st)
 	}
 	if c.Try && !st.held {
 		return driver.Place{}, taken(what)
@@ -191,19 +193,21 @@ func (l *lease) stand(ctx context.Context, sl *claimState, c driver.Claim) (driv
 }
 
 // enter puts the claim's key. The caller has the seat's turn and has called begin.
-func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driver.Place, error) {
-	for lean := c.Slots == 0 && !c.Try; ; {
-		at := l.ref()
-		req, err := l.entry(ctx, sl, c, at)
+func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (driver.Place, error) {
+	// The first Txn of an exclusive claim is not expected to fail, and every byte goes through
+	// etcd's log: only the next one reads why.
+	for tellsWhy := c.Slots != 0 || c.Try; ; tellsWhy = true {
+		att := l.attachment()
+		req, err := l.entry(ctx, seat, c, att)
 		if err != nil {
 			return driver.Place{}, err
 		}
-		if lean {
-			req.Failure = nil // it is not expected to fail, and every byte goes through etcd's log
+		if !tellsWhy {
+			req.Failure = nil
 		}
 		resp, doubt, err := l.sendEntry(ctx, c, req)
 		if doubt {
-			l.seats.doubt(sl)
+			l.seats.doubt(seat)
 		}
 		if err != nil {
 			if isGone(err) {
@@ -213,22 +217,21 @@ func (l *lease) enter(ctx context.Context, sl *claimState, c driver.Claim) (driv
 		}
 		if resp.Succeeded {
 			if c.Slots == 0 && !c.Try {
-				l.seats.found(sl, resp, 0)
+				l.seats.noteAhead(seat, resp, 0)
 			}
-			return l.entered(sl, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
+			return l.entered(seat, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
 		}
-		if lean {
-			lean = false // now it must tell why
+		if !tellsWhy {
 			continue
 		}
-		if p, err, done := l.failed(ctx, sl, c, at, resp); done {
+		if p, err, done := l.failed(ctx, seat, c, att, resp); done {
 			return p, err
 		}
 	}
 }
 
-// sendEntry sends the Txn of an entry. A shared claim goes alone: its Txn is wide, and changes the
-// line that the next one's compares are about.
+// sendEntry sends the Txn of an entry. A shared claim's is sent alone: it has many operations, and
+// it changes the part of the line that the next shared claim compares.
 func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
 	if c.Slots != 0 {
 		return l.s.wire.Txn(ctx, verb("claim", c.Name), req)
@@ -238,38 +241,39 @@ func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnReques
 
 // failed deals with an entry whose compares failed, by what was read. Done says that there is no
 // further try. The caller has the seat's turn.
-func (l *lease) failed(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef, resp *pb.TxnResponse,
+func (l *lease) failed(ctx context.Context, seat *seatState, c driver.Claim, att attachment, resp *pb.TxnResponse,
 ) (p driver.Place, err error, done bool) {
-	own, rec := one(resp, 0), one(resp, 1)
+	own, rec := kvAt(resp, 0), kvAt(resp, 1)
 	switch {
-	case rec == nil || rec.CreateRevision != l.born:
+	case rec == nil || rec.CreateRevision != l.recordCreated:
 		return p, l.lost(verb("claim", c.Name)), true
 	case own != nil:
-		return l.adopt(ctx, sl, c, own)
-	case rec.ModRevision != at.mark:
-		// A claim on another name was retracted meanwhile, or all were moved. Earlier puts of ours
-		// can no longer enter.
-		l.learn(rec.ModRevision, rec.Lease)
-	case c.Slots != 0 && (one(resp, 2) != nil || one(resp, 3) != nil):
-		return p, l.mixed(verb("claim", c.Name), c, append(found(resp, 2), found(resp, 3)...)[0]), true
+		return l.adopt(ctx, seat, c, own)
+	case rec.ModRevision != att.recordMod:
+		// Another claim was retracted meanwhile, or all were moved. No earlier put of this claim
+		// can enter any more: enter tries again.
+		l.noteRecord(rec.ModRevision, rec.Lease)
+	case c.Slots != 0 && (kvAt(resp, 2) != nil || kvAt(resp, 3) != nil):
+		return p, l.mixed(verb("claim", c.Name), c, append(kvsAt(resp, 2), kvsAt(resp, 3)...)[0]), true
 	case c.Try && c.Slots <= 0:
-		l.s.liveness.watchBriefly(found(resp, len(resp.Responses)-1))
-		return p, taken(verb("claim", c.Name)), true // of a semaphore the line has only changed since it was read
+		l.s.liveness.watchForTry(kvsAt(resp, len(resp.Responses)-1))
+		return p, taken(verb("claim", c.Name)), true
 	}
+	// With a Try on a semaphore: the line has changed since room read it. enter tries again.
 	return p, nil, false
 }
 
 // entry is the Txn that puts a claim: only if the session's record is as we know it and the key is
 // not there, and a Try only if it then holds. It reads who stands before it.
-func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
+func (l *lease) entry(ctx context.Context, seat *seatState, c driver.Claim, att attachment) (*pb.TxnRequest, error) {
 	if c.Slots != 0 {
-		return l.sharedEntry(ctx, sl, c, at)
+		return l.sharedEntry(ctx, seat, c, att)
 	}
 	dir := l.s.lineDir(c.Name)
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0)},
-		Success: []*pb.RequestOp{doPut(sl.key, c.Value, at.id)},
-		Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key)},
+		Compare: []*pb.Compare{ifMod(l.recordKey, att.recordMod), ifCreate(seat.key, 0)},
+		Success: []*pb.RequestOp{doPut(seat.key, c.Value, att.lease)},
+		Failure: []*pb.RequestOp{doGet(seat.key), doGet(l.recordKey)},
 	}
 	if c.Try {
 		req.Compare[1] = ifNone(dir)
@@ -277,85 +281,86 @@ func (l *lease) entry(ctx context.Context, sl *claimState, c driver.Claim, at le
 		return req, nil
 	}
 	// The read comes before the put, and does not see it.
-	req.Success = []*pb.RequestOp{neighbours(dir), doPut(sl.key, c.Value, at.id)}
+	req.Success = []*pb.RequestOp{neighbours(dir), doPut(seat.key, c.Value, att.lease)}
 	return req, nil
 }
 
 // adopt deals with a key of ours that stands already. It is this claim's if an earlier put of it
 // was in doubt. Otherwise somebody else wrote it, and it is removed. Done says that there is no
 // further try. The caller has the seat's turn.
-func (l *lease) adopt(ctx context.Context, sl *claimState, c driver.Claim, own *mvccpb.KeyValue,
+func (l *lease) adopt(ctx context.Context, seat *seatState, c driver.Claim, own *mvccpb.KeyValue,
 ) (driver.Place, error, bool) {
 	l.seats.mu.Lock()
-	ours := sl.doubt && own.Lease != 0
+	ours := seat.doubt && own.Lease != 0
 	l.seats.mu.Unlock()
 	if !ours {
-		err := l.remove(ctx, sl.Name, sl.key, own.CreateRevision, nil)
+		err := l.remove(ctx, seat.Name, seat.key, own.CreateRevision, nil)
 		return driver.Place{}, err, err != nil
 	}
-	l.entered(sl, own.CreateRevision, own.ModRevision, false)
-	p, err := l.stand(ctx, sl, c)
+	l.entered(seat, own.CreateRevision, own.ModRevision, false)
+	p, err := l.enterOrFind(ctx, seat, c)
 	return p, err, true
 }
 
 // entered notes that the claim stands, and returns its place. The caller has the seat's turn.
-func (l *lease) entered(sl *claimState, create, mod int64, held bool) driver.Place {
+func (l *lease) entered(seat *seatState, create, mod int64, held bool) driver.Place {
 	l.seats.mu.Lock()
-	sl.token, sl.mod = uint64(create), mod
-	sl.shown = held // whoever enters behind a claim that holds sees that it does
-	p := sl.placeLocked()
+	seat.token, seat.mod = uint64(create), mod
+	seat.announced = held // who enters behind it from now on sees that it holds
+	p := seat.placeLocked()
 	l.seats.mu.Unlock()
 	p.Held = held
-	l.newsbox.watchSoon(sl.seatID, p.Token)
+	l.newsbox.watchSoon(seat.seatID, p.Token)
 	return p
 }
 
 // sharedEntry is entry for a claim with slots. It compares that no shared claim with another number
 // stands: of two that enter at once the later fails.
-func (l *lease) sharedEntry(ctx context.Context, sl *claimState, c driver.Claim, at leaseRef) (*pb.TxnRequest, error) {
+func (l *lease) sharedEntry(ctx context.Context, seat *seatState, c driver.Claim, att attachment,
+) (*pb.TxnRequest, error) {
 	dir := l.s.lineDir(c.Name)
 	same := slotsDir(dir, c.Slots)
 	below, above := [2]string{dir + etcdwire.SharedMark, same}, [2]string{etcdwire.PrefixEnd(same), dir +
 		etcdwire.SharedEnd}
-	other := func(in [2]string) *pb.RequestOp { return doRange(keysOf(within(in[0], in[1]), 1)) }
+	other := func(in [2]string) *pb.RequestOp { return doRange(keysOnly(keyRange(in[0], in[1]), 1)) }
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifMod(l.key, at.mark), ifCreate(sl.key, 0), ifEmpty(below[0], below[1]),
+		Compare: []*pb.Compare{ifMod(l.recordKey, att.recordMod), ifCreate(seat.key, 0), ifEmpty(below[0], below[1]),
 			ifEmpty(above[0], above[1])},
-		Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key), other(below), other(above)},
+		Failure: []*pb.RequestOp{doGet(seat.key), doGet(l.recordKey), other(below), other(above)},
 	}
-	put := doPut(sl.key, c.Value, at.id)
+	put := doPut(seat.key, c.Value, att.lease)
 	switch {
 	case !c.Try:
-		req.Success = append(before(dir, c.Slots, 0), put)
+		req.Success = append(readsBefore(dir, c.Slots, 0), put)
 		return req, nil
 	case c.Slots == driver.Unlimited:
 		req.Compare = append(req.Compare, ifEmpty(dir, dir+etcdwire.SharedMark))
-		req.Failure = append(req.Failure, doRange(keysOf(within(dir, dir+etcdwire.SharedMark), nearby)))
+		req.Failure = append(req.Failure, doRange(keysOnly(keyRange(dir, dir+etcdwire.SharedMark), maxAhead)))
 	default:
-		rev, err := l.room(ctx, sl, c)
+		rev, err := l.room(ctx, seat, c)
 		if err != nil {
 			return nil, err
 		}
-		req.Compare = append(req.Compare, ifNoneAfter(dir, rev)) // then there is still room, if not more
+		req.Compare = append(req.Compare, ifNoneAfter(dir, rev)) // if none has entered since, there is still room
 	}
 	req.Success = []*pb.RequestOp{put}
 	return req, nil
 }
 
-// room returns a revision at which one more claim on the semaphore would have held, or
-// [driver.ErrTaken]: a claim without room need not enter, be in others' way, and be taken out.
-func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64, error) {
+// room returns a revision at which one more claim on the semaphore would have held. It returns
+// [driver.ErrTaken] if there is no room: such a Try need not enter, and be in others' way.
+func (l *lease) room(ctx context.Context, seat *seatState, c driver.Claim) (int64, error) {
 	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
 	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doFind(sl.key), doRange(keysOf(under(dir), c.Slots)),
+		doFind(seat.key), doRange(keysOnly(prefixRange(dir), c.Slots)),
 	}})
 	if err != nil {
 		return 0, err
 	}
-	if one(resp, 0) != nil {
-		return resp.Header.Revision, nil // of an earlier put in doubt: the entering Txn finds it too
+	if kvAt(resp, 0) != nil {
+		return resp.Header.Revision, nil // an earlier put in doubt has entered: the entering Txn adopts it
 	}
-	line := found(resp, 1)
+	line := kvsAt(resp, 1)
 	full := len(line) == c.Slots
 	for _, kv := range line {
 		n, _ := parseClaim(dir, string(kv.Key))
@@ -365,7 +370,7 @@ func (l *lease) room(ctx context.Context, sl *claimState, c driver.Claim) (int64
 		full = full || n == 0
 	}
 	if full {
-		l.s.liveness.watchBriefly(line)
+		l.s.liveness.watchForTry(line)
 		return 0, taken(what)
 	}
 	return resp.Header.Revision, nil
@@ -379,7 +384,7 @@ func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error
 
 // free says whether the claim that this Txn entered holds, by what it read.
 func free(slots int, entered *pb.TxnResponse) bool {
-	held, _ := verdict("", slots, found(entered, 0), found(entered, 1))
+	held, _ := evaluate("", slots, kvsAt(entered, 0), kvsAt(entered, 1))
 	return held
 }
 

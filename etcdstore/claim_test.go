@@ -153,14 +153,14 @@ func TestSimulatedMoveThatStopsHalfway(t *testing.T) {
 		if err := l.Renew(ending(t, 2*time.Second)); err == nil {
 			t.Error("seed 1: Renew = nil, though the claim could not be moved")
 		}
-		if only(t, c, "primacy/x/").Lease == only(t, c, l.key).Lease {
+		if only(t, c, "primacy/x/").Lease == only(t, c, l.recordKey).Lease {
 			t.Fatal("seed 1: the claim has moved, so this test shows nothing")
 		}
 		g.set(func() { g.instead = nil })
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
-		if x, rec := only(t, c, "primacy/x/").Lease, only(t, c, l.key).Lease; x != rec {
+		if x, rec := only(t, c, "primacy/x/").Lease, only(t, c, l.recordKey).Lease; x != rec {
 			t.Errorf("seed 1: a renewal was accepted, and the claim hangs on lease %x, the record on %x", x, rec)
 		}
 	})
@@ -182,12 +182,12 @@ func TestSimulatedMoveTakesAClaimOfUnknownOutcome(t *testing.T) {
 			t.Fatal("seed 1: Claim = nil without an answer")
 		}
 		c.Hold(0, 0, false, false)
-		stands, old := only(t, c, "primacy/x/"), only(t, c, l.key).Lease
+		stands, old := only(t, c, "primacy/x/"), only(t, c, l.recordKey).Lease
 		changeLeader(c)
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
-		rec := only(t, c, l.key).Lease
+		rec := only(t, c, l.recordKey).Lease
 		if rec == old {
 			t.Fatal("seed 1: the session has not moved, so this test shows nothing")
 		}

@@ -23,13 +23,13 @@
 // Endpoints are members, or load balancers that pass connections through; not etcd's own
 // grpc-proxy, which acknowledges renewals out of its cache.
 //
-// Journals are kept below <prefix>@journal/, under etcd leases of 430 days that all processes
-// share; with passwords under none, and until they are removed. Who reaches a record's journal
-// but not the whole prefix needs the right to read and write there; without it, and while etcd is
-// full (NOSPACE), places are given up without their records.
+// Journals are kept below <prefix>@journal/. Their records are on etcd leases of 430 days, which
+// all processes share; in a cluster with passwords they are on none, and stay until they are
+// removed. A user needs the right to read and write there. Without it, and while etcd is full
+// (NOSPACE), places are given up without their records.
 //
-// In a mixed line of locks, a waiter that took etcd's Mutex may show a resource a larger number
-// than the create revision of the claim behind it. Fence on create revisions only.
+// Where users of etcd's Mutex stand in the same line, fence on create revisions only: the number
+// that such a user shows a resource may be larger than the create revision of the claim behind.
 //
 // # How to read the source
 //
@@ -39,11 +39,13 @@
 //
 // # Words
 //
-//	record    the key of a session. Each Txn by which a claim enters or moves compares its mark.
-//	mark      the record's mod revision. To rewrite the record makes all earlier Txns fail.
+//	record    the key of a session. Each Txn by which a claim enters or moves compares its mod
+//	          revision: to rewrite the record makes all earlier ones fail. A journal's records
+//	          are called journal records.
 //	move      to attach record and claims to another etcd lease, after etcd's leader has changed.
 //	doubt     of a put: no answer came, so it may still be carried out.
-//	turn      of a seat: who has it is the only one that enters, moves or releases its claim.
+//	turn      of a seat: who has it is the only one that enters or releases its claim.
+//	spent     of a claim ID: its claim was given up, or is gone, and the ID never enters again.
 //	base      the longer etcd lease below a session with a heartbeat.
 //	stem      the session's part of the keys of its claims.
 package etcdstore

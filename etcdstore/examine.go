@@ -10,7 +10,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -21,7 +20,7 @@ import (
 )
 
 // seen is what one endpoint said.
-type seen struct {
+type memberAnswer struct {
 	endpoint string
 	resp     *pb.StatusResponse
 	took     time.Duration
@@ -49,9 +48,9 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 
 // askAll asks every endpoint at the same time, each on a connection of its own: the store's calls
 // go to one only.
-func (s *Store) askAll(ctx context.Context) []seen {
+func (s *Store) askAll(ctx context.Context) []memberAnswer {
 	eps := s.wire.Client().Endpoints()
-	all := make([]seen, len(eps))
+	all := make([]memberAnswer, len(eps))
 	var wg sync.WaitGroup
 	for i, ep := range eps {
 		wg.Go(func() { all[i] = s.ask(ctx, ep) })
@@ -61,8 +60,8 @@ func (s *Store) askAll(ctx context.Context) []seen {
 }
 
 // ask asks one endpoint twice: the first answer pays for the connection.
-func (s *Store) ask(ctx context.Context, endpoint string) seen {
-	m := seen{endpoint: etcdwire.HostOf(endpoint)}
+func (s *Store) ask(ctx context.Context, endpoint string) memberAnswer {
+	m := memberAnswer{endpoint: etcdwire.HostOf(endpoint)}
 	ctx, cancel := context.WithTimeout(ctx, etcdwire.CallLimit)
 	defer cancel()
 	conn, err := s.wire.Client().Dial(endpoint)
@@ -82,7 +81,7 @@ func (s *Store) ask(ctx context.Context, endpoint string) seen {
 }
 
 // memberFinding says how one server of a cluster is.
-func memberFinding(m seen, cluster uint64) driver.Finding {
+func memberFinding(m memberAnswer, cluster uint64) driver.Finding {
 	f := driver.Finding{Topic: "member " + m.endpoint, Level: driver.Fine}
 	if m.err != nil {
 		f.Level, f.Found, f.Advice = driver.Warning, "does not answer: "+plainly(m.err),
@@ -161,7 +160,7 @@ func plainly(err error) string {
 }
 
 // clusterOf says what the servers are together.
-func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
+func (s *Store) clusterOf(ctx context.Context, all []memberAnswer) driver.Finding {
 	f := driver.Finding{Topic: "cluster", Level: driver.Fine}
 	term, leader, terms := s.leaderOf(all)
 	var resp *pb.MemberListResponse
@@ -209,7 +208,7 @@ func (s *Store) clusterOf(ctx context.Context, all []seen) driver.Finding {
 }
 
 // leaderOf returns the newest raft term told, its leader, and all terms that were told.
-func (s *Store) leaderOf(all []seen) (term, leader uint64, terms []uint64) {
+func (s *Store) leaderOf(all []memberAnswer) (term, leader uint64, terms []uint64) {
 	for _, m := range all {
 		if m.err != nil || m.resp.Header.GetClusterId() != s.wire.Cluster() {
 			continue
@@ -267,7 +266,7 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 		probe := key + "primacy-doctor"
 		_, _, err := s.wire.Txn(ctx, "permissions", &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
-			Success: []*pb.RequestOp{doRange(keysOf(under(key), 1)),
+			Success: []*pb.RequestOp{doRange(keysOnly(prefixRange(key), 1)),
 				doPut(probe, nil, 0), doDelete(probe + "-")}, // etcd refuses to put and delete one key
 		})
 		switch {
@@ -299,24 +298,4 @@ func (s *Store) guard(ctx context.Context) string {
 		return "etcd asks for a user"
 	}
 	return "etcd asks for no user"
-}
-
-// asksForUsers reports whether etcd asks who is there.
-func asksForUsers(ctx context.Context, w *etcdwire.Wire) (bool, error) {
-	var resp *pb.AuthStatusResponse
-	_, err := w.Call(ctx, "auth status", func(ctx context.Context, conn *grpc.ClientConn,
-		opts ...grpc.CallOption) (err error) {
-		resp, err = pb.NewAuthClient(conn).AuthStatus(ctx, &pb.AuthStatusRequest{}, opts...)
-		return err
-	})
-	switch {
-	case err == nil:
-		return resp.Enabled, nil
-	// only the administrator is told
-	case errors.Is(err, driver.ErrRefused), errors.Is(err, rpctypes.ErrPermissionDenied):
-		return true, nil
-	case status.Code(err) == codes.Unimplemented: // etcd 3.4
-		return w.Client().Username != "", nil
-	}
-	return false, err
 }

@@ -13,14 +13,14 @@ import (
 // What a member says of itself, and what is made of it.
 func TestWhatAMemberMeans(t *testing.T) {
 	const gib = 1 << 30
-	status := func(change func(r *pb.StatusResponse)) seen {
+	status := func(change func(r *pb.StatusResponse)) memberAnswer {
 		r := &pb.StatusResponse{Header: &pb.ResponseHeader{ClusterId: 7, MemberId: 1}, Version: "3.7.3", Leader: 1,
 			DbSize: gib, DbSizeQuota: 2 * gib}
 		change(r)
-		return seen{endpoint: "h:1", resp: r}
+		return memberAnswer{endpoint: "h:1", resp: r}
 	}
 	for what, c := range map[string]struct {
-		m     seen
+		m     memberAnswer
 		level driver.Level
 		words string
 	}{
@@ -39,7 +39,7 @@ func TestWhatAMemberMeans(t *testing.T) {
 		"old and a learner": {status(func(r *pb.StatusResponse) { r.Version, r.IsLearner = "3.4.1", true }),
 			driver.Failed,
 			"3.7.0 or newer; promote it"},
-		"down": {seen{endpoint: "h:1", err: errors.New("connection refused")}, driver.Warning,
+		"down": {memberAnswer{endpoint: "h:1", err: errors.New("connection refused")}, driver.Warning,
 			"does not answer: connection refused"},
 	} {
 		f := memberFinding(c.m, 7)

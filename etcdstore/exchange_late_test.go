@@ -54,18 +54,18 @@ func TestSimulatedExchangeThatArrivesAfterAMove(t *testing.T) {
 		g.set(func() { g.before = nil })
 		c.Hold(0, 0, true, false)
 		c.Reset(0, 0)
-		was := l.ref().id
+		was := l.attachment().lease
 		changeLeader(c)
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
-		if l.ref().id == was {
+		if l.attachment().lease == was {
 			t.Fatal("not moved")
 		}
 		sent.arrive(t, c)
 		for _, kv := range c.Keys("primacy/x/") {
-			if kv.Lease != l.ref().id {
-				t.Errorf("seed 1: %s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.ref().id)
+			if kv.Lease != l.attachment().lease {
+				t.Errorf("seed 1: %s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.attachment().lease)
 			}
 		}
 	})

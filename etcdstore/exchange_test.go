@@ -141,7 +141,7 @@ func TestSimulatedExchangeAfterAChange(t *testing.T) {
 		l := granted(t, s, "a", time.Minute)
 		p := entered(t, l, "x", "", 0)
 		l.seats.mu.Lock()
-		l.at.mark-- // as if another claim had just been retracted
+		l.attached.recordMod-- // as if another claim had just been retracted
 		l.seats.mu.Unlock()
 		q, err := l.Exchange(ending(t, 5*time.Second), p, reentry("2", "x2"))
 		if err != nil || !q.Held {

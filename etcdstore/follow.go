@@ -10,8 +10,8 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Follow implements [driver.Lease]. A place costs a waiter, and no goroutine or timer; where a
-// process follows many, no watch of its own either.
+// Follow implements [driver.Lease]. A place costs a waiter, but no goroutine and no timer. Where a
+// process follows many places, one watch of etcd serves them all.
 func (n *newsbox) Follow(places ...driver.Place) {
 	for _, p := range places {
 		a := n.newWaiter(p)
@@ -23,7 +23,7 @@ func (n *newsbox) Follow(places ...driver.Place) {
 			earlier.drop()
 		}
 		if ok {
-			a.enlist()
+			a.startListening()
 			a.watchPredecessor()
 		}
 	}
@@ -33,11 +33,12 @@ func (n *newsbox) Follow(places ...driver.Place) {
 func (n *newsbox) newWaiter(p driver.Place) *waiter {
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
-	sl := n.seats.by[storeutil.SeatAt(p)]
-	if sl == nil || sl.id != p.ID || sl.token == 0 || sl.leaving || p.Token != 0 && p.Token != sl.token || n.over() {
+	seat := n.seats.by[storeutil.SeatAt(p)]
+	if seat == nil || seat.id != p.ID || seat.token == 0 || seat.leaving || n.over() ||
+		p.Token != 0 && p.Token != seat.token {
 		return nil
 	}
-	return newWaiterLocked(n.s, n.waiters, sl)
+	return newWaiterLocked(n.s, n.waiters, seat)
 }
 
 // unfollow ends the following of a. From then on News watches the claim's key. It reports false if
@@ -47,31 +48,31 @@ func (n *newsbox) unfollow(a *waiter) bool {
 		return false
 	}
 	a.drop()
-	n.watchSoon(a.at, uint64(a.token))
+	n.watchSoon(a.seat, uint64(a.token))
 	return true
 }
 
 // released ends the following of a claim that its owner has given up.
-func (n *newsbox) released(at seatID, token uint64) {
-	if a := n.waiters.of(at); a != nil && a.token == int64(token) {
+func (n *newsbox) released(id seatID, token uint64) {
+	if a := n.waiters.of(id); a != nil && a.token == int64(token) {
 		n.unfollow(a)
 	}
 }
 
-// known tells what has become of the queued places as far as that is known, and returns those that
-// are unsure: their lines must be read.
+// known tells what is known of the queued places without a read. It returns those of which that is
+// not enough: their lines must be read.
 func (n *newsbox) known() (out []driver.News, doubtful []*waiter) {
 	for _, a := range n.waiters.take(n.s.wire.Hub) {
 		if n.over() {
-			break // all that is followed has been dropped, thousands it may be
+			break // all of them, perhaps thousands, have been dropped
 		}
 		o, unsure := a.ask()
 		switch {
-		case o == holds && n.keep(a):
+		case o == holds && n.keepFollowing(a):
 			out = n.tell(out, a, driver.News{Held: true})
 		case o == holds:
 			out = n.tellLast(out, a, driver.News{Held: true})
-			n.told = append(n.told, a.at)
+			n.toldUnread = append(n.toldUnread, a.seat)
 		case o == ended:
 			out = n.tellLast(out, a, driver.News{Gone: true})
 		case unsure:
@@ -83,26 +84,26 @@ func (n *newsbox) known() (out []driver.News, doubtful []*waiter) {
 	return out, doubtful
 }
 
-// keep goes on following a place that holds by now, for its end. It reports false where that
-// cannot be.
-func (n *newsbox) keep(a *waiter) bool {
-	if n.waiters.of(a.at) != a || !a.keep() {
+// keepFollowing goes on following a place that is told as held, for its end. It reports false where
+// the line cannot be listened to any longer.
+func (n *newsbox) keepFollowing(a *waiter) bool {
+	if n.waiters.of(a.seat) != a || !a.keepListening() {
 		return false
 	}
 	a.watchPredecessor() // there is none any more
 	return true
 }
 
-// readWhatWasTold has News read the places that the last call told as held without a read, unless
-// they are followed again. What was heard may have come late: a claim that was removed by hand
-// since would be taken for held until its key is watched.
+// readWhatWasTold has News read the keys of the places that the last call told as held without a
+// read, unless they are followed again. Nothing listens to them, and they are not watched yet: one
+// that somebody has removed meanwhile would seem held.
 func (n *newsbox) readWhatWasTold() {
-	for _, at := range n.told {
-		if n.waiters.of(at) == nil {
-			n.readNext(at)
+	for _, id := range n.toldUnread {
+		if n.waiters.of(id) == nil {
+			n.readNext(id)
 		}
 	}
-	n.told = nil
+	n.toldUnread = nil
 }
 
 // tellLast ends the following of a and adds the news of it. It adds nothing where a is not
@@ -122,21 +123,21 @@ func (n *newsbox) tell(out []driver.News, a *waiter, news driver.News) []driver.
 	}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
-	sl := n.seats.by[a.at]
-	if sl == nil || int64(sl.token) != a.token || sl.leaving {
+	seat := n.seats.by[a.seat]
+	if seat == nil || int64(seat.token) != a.token || seat.leaving {
 		return out
 	}
-	news.Place = sl.placeLocked()
+	news.Place = seat.placeLocked()
 	news.Place.Held = news.Held
 	if news.Gone {
-		sl.leaving = true
-		n.seats.spent.Add(sl.id)
+		seat.leaving = true
+		n.seats.spent.Add(seat.id)
 	}
 	return append(out, news)
 }
 
-// quickAsks is how many places are asked about one by one in a row (see still). Of more the lines
-// are read, many at once.
+// quickAsks is how many places are asked about one by one in a row (see stillBlocked). Of more
+// the lines are read, many at once.
 const quickAsks = 8
 
 // askAbout asks etcd what has become of places that are unsure, and adds the news.
@@ -146,16 +147,16 @@ func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*w
 	asked := 0
 	for i, a := range doubtful {
 		known := false
-		if p := a.enough(); p.rev != 0 && asked < quickAsks && err == nil {
+		if p := a.blocker(); p.rev != 0 && asked < quickAsks && err == nil {
 			asked++
-			known, err = n.still(ctx, a, p)
+			known, err = n.stillBlocked(ctx, a, p)
 		}
 		if known {
-			a.watchPredecessor() // another one perhaps than when it was queued
+			a.watchPredecessor() // since it was queued, another claim may have come right before it
 		} else {
 			some = append(some, a)
 		}
-		if len(some) == pairs || i == len(doubtful)-1 && len(some) > 0 {
+		if len(some) == looksPerTxn || i == len(doubtful)-1 && len(some) > 0 {
 			if err == nil {
 				var more []driver.News
 				more, err = n.lookAt(ctx, some)
@@ -170,10 +171,10 @@ func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*w
 	return out, err
 }
 
-// still reports whether a's claim and p, one before it, stand: then nothing else of the line
-// matters. The question costs the same however long the line is.
-func (n *newsbox) still(ctx context.Context, a *waiter, p predecessor) (bool, error) {
-	done, err := n.s.turnToAsk(ctx)
+// stillBlocked reports whether a's claim and p, its blocker, still stand. The question costs the
+// same however long the line is.
+func (n *newsbox) stillBlocked(ctx context.Context, a *waiter, p predecessor) (bool, error) {
+	done, err := n.s.startLineRead(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -189,16 +190,16 @@ func (n *newsbox) still(ctx context.Context, a *waiter, p predecessor) (bool, er
 	if err != nil || !resp.Succeeded {
 		return false, err
 	}
-	a.confirm(resp.Header.Revision)
+	a.noteStillBlocked(resp.Header.Revision)
 	return true, nil
 }
 
-// lookAt reads the lines of some places, as many at one instant as go in a Txn, and returns what is
-// news. Of several that etcd refuses it asks in halves, down to the one that is to blame: that one
-// is told as refused, and the others are told as ever.
+// lookAt reads the lines of some places, as many at a time as go in a Txn, and returns what is
+// news. If etcd forbids one Txn for several places, both halves are tried again, down to a single
+// place: that one is told as refused.
 func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News, err error) {
 	limit := &n.s.wire.Limit
-	for most := min(2*pairs, limit.Ops()); len(some) > 0 && !n.over(); {
+	for most := min(2*looksPerTxn, limit.Ops()); len(some) > 0 && !n.over(); {
 		req := &pb.TxnRequest{}
 		var at []int // where the answers about each begin
 		for _, a := range some {
@@ -210,7 +211,7 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 			req.Success = append(req.Success, ops...)
 		}
 		k := len(at)
-		done, err := n.s.turnToAsk(ctx)
+		done, err := n.s.startLineRead(ctx)
 		if err != nil {
 			return out, err
 		}
@@ -226,8 +227,8 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 			if out = append(out, more...); err != nil {
 				return out, err
 			}
-		case forbidden(err) && some[0].isKept():
-			// The watch of its line goes on telling of its end. A new one would be refused.
+		case forbidden(err) && some[0].isHoldTold():
+			// The watch that stands still tells of its end; told as refused, it would have none.
 		case forbidden(err):
 			out = n.tellLast(out, some[0], driver.News{Refused: err})
 		case err != nil:
@@ -245,15 +246,15 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 // seenOf takes over what the answers from index at on say of a, and adds it where it is news.
 func (n *newsbox) seenOf(out []driver.News, a *waiter, resp *pb.TxnResponse, at int) []driver.News {
 	p := a.place()
-	st := n.seen(p, resp, at)
+	st := n.standingIn(p, resp, at)
 	switch {
 	case !st.stands:
 		return n.tellLast(out, a, driver.News{Gone: true})
-	case st.held && !a.isKept():
-		n.show(p, st)
+	case st.held && !a.isHoldTold():
+		n.announce(p, st)
 		return n.tellLast(out, a, driver.News{Held: true})
 	}
-	a.learn(st)
+	a.noteLook(st)
 	a.watchPredecessor()
 	return out
 }

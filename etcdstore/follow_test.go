@@ -203,15 +203,15 @@ func TestSimulatedOldLineIsForgotten(t *testing.T) {
 		s, _ := gatedAt(t, c, 1, 0)
 		claimed(t, granted(t, first, "a", 4*time.Minute), "x")
 		l := granted(t, s, "b", 4*time.Minute)
-		sl := l.seats.open(seatID{Name: "x"})
-		defer l.seats.drop(sl)
+		seat := l.seats.open(seatID{Name: "x"})
+		defer l.seats.drop(seat)
 		if err := l.Release(ending(t, 10*time.Second), claimed(t, l, "x")); err != nil {
 			t.Fatal(err)
 		}
-		sl.id, sl.key = "x-2", s.lineDir("x")+l.ID()
-		p := l.entered(sl, 1000, 1000, false)
-		if a := l.newWaiter(p); a.seen != 0 || a.whole || len(a.ahead) > 0 {
-			t.Errorf("seed 1: it knows %v at revision %d", a.ahead, a.seen)
+		seat.id, seat.key = "x-2", s.lineDir("x")+l.ID()
+		p := l.entered(seat, 1000, 1000, false)
+		if a := l.newWaiter(p); a.asOf != 0 || a.aheadIsAll || len(a.ahead) > 0 {
+			t.Errorf("seed 1: it knows %v at revision %d", a.ahead, a.asOf)
 		}
 	})
 }
@@ -238,7 +238,7 @@ func TestSimulatedHeldAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		begun := time.Now()
-		if n := <-newsOf(t, l); !n.Gone || time.Since(begun) >= etcdwire.Settling/2 {
+		if n := <-newsOf(t, l); !n.Gone || time.Since(begun) >= etcdwire.WatchAfter/2 {
 			t.Errorf("seed 1: news = %+v after %v, want it gone at once", n, time.Since(begun))
 		}
 	})
@@ -280,11 +280,11 @@ func TestSimulatedLateFollowOfAnEarlierClaim(t *testing.T) {
 	_, l := fakeHub()
 	later := awaitOn(l, "b")
 	later.token = 200
-	l.waiters.by[later.at] = later
-	l.seats.by[later.at] = &claimState{seatID: later.at, claimFields: claimFields{id: "c", key: "primacy/x/own",
+	l.waiters.by[later.seat] = later
+	l.seats.by[later.seat] = &seatState{seatID: later.seat, key: "primacy/x/own", claimFields: claimFields{id: "c",
 		token: 100}}
 	l.Follow(driver.Place{Name: "x", ID: "c", Token: 100})
-	if a := l.waiters.by[later.at]; a != later || later.over {
+	if a := l.waiters.by[later.seat]; a != later || later.dropped {
 		t.Errorf("the claim of token %d is followed, want 200", a.token)
 	}
 }
@@ -295,16 +295,16 @@ func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		h, l := fakeHub()
 		a := awaitOn(l, "b")
-		l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100}}
-		l.waiters.by[a.at] = a
-		a.enlist()
+		l.seats.by[a.seat] = &seatState{seatID: a.seat, claimFields: claimFields{id: "c", token: 100}}
+		l.waiters.by[a.seat] = a
+		a.startListening()
 		h.Lock()
 		h.Stood(a.in[0], 100)
 		h.Deliver(a.in[0], goneAt(101, "primacy/x/b"))
 		h.Unlock()
 		o, _ := a.ask()
 		if kept {
-			kept = l.keep(a)
+			kept = l.keepFollowing(a)
 		}
 		h.Lock()
 		h.Deliver(a.in[0], goneAt(102, "primacy/x/own"))
@@ -327,9 +327,9 @@ func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 func TestSimulatedHeldAsItsWatchIsLost(t *testing.T) {
 	h, l := fakeHub()
 	a := awaitOn(l, "b")
-	l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100}}
-	l.waiters.by[a.at] = a
-	a.enlist()
+	l.seats.by[a.seat] = &seatState{seatID: a.seat, claimFields: claimFields{id: "c", token: 100}}
+	l.waiters.by[a.seat] = a
+	a.startListening()
 	h.Lock()
 	h.Stood(a.in[0], 100)
 	h.Deliver(a.in[0], goneAt(101, "primacy/x/b"))
@@ -337,7 +337,7 @@ func TestSimulatedHeldAsItsWatchIsLost(t *testing.T) {
 	h.Unlock()
 	out, _ := l.known()
 	l.readWhatWasTold()
-	if len(out) != 1 || !out[0].Held || !l.changed[a.at] {
+	if len(out) != 1 || !out[0].Held || !l.changed[a.seat] {
 		t.Errorf("news %+v, to be read: %v", out, l.changed)
 	}
 }

@@ -150,7 +150,7 @@ func TestAClaimEntersTheLeaseThatIsRenewedWhateverIsReleasedDuringAMove(t *testi
 	var once1, once2 atomic.Bool // the first alone waits
 	g.set(func() {
 		g.after = func(req any) {
-			if puts(req, l.key) && once1.CompareAndSwap(false, true) {
+			if puts(req, l.recordKey) && once1.CompareAndSwap(false, true) {
 				close(moved)
 				<-moveOn
 			}
@@ -189,8 +189,8 @@ func TestAClaimEntersTheLeaseThatIsRenewedWhateverIsReleasedDuringAMove(t *testi
 	if err != nil || len(kv.Kvs) != 1 {
 		t.Fatalf("the claim: %d keys, %v", len(kv.Kvs), err)
 	}
-	if at := l.ref(); kv.Kvs[0].Lease != at.id {
-		t.Errorf("the claim hangs on lease %x, renewed is %x", kv.Kvs[0].Lease, at.id)
+	if att := l.attachment(); kv.Kvs[0].Lease != att.lease {
+		t.Errorf("the claim hangs on lease %x, renewed is %x", kv.Kvs[0].Lease, att.lease)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		l.seats.mu.Lock()
 		sub := l.seats.by[seatID{Name: "n"}].sub
 		l.seats.mu.Unlock()
-		return answered && sub != nil && sub.Stands()
+		return answered && sub != nil && sub.Requested()
 	}
 	for end := time.Now().Add(20 * time.Second); !watched(first) ||
 		!watched(second); time.Sleep(10 * time.Millisecond) {
@@ -245,7 +245,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	cancel()
 	<-ended // one call of News at a time
 	second.seats.mu.Lock()
-	second.seats.by[seatID{Name: "n"}].at = 0 // what its entry has shown is not known any more: it looks
+	second.seats.by[seatID{Name: "n"}].aheadRev = 0 // what its entry has shown is not known any more: it looks
 	second.seats.mu.Unlock()
 	var once atomic.Bool
 	g.set(func() {

@@ -22,18 +22,18 @@ import (
 // From then on every heartbeat fails, and so does every Txn by which a claim of the session enters
 // or moves: the session is dead for good. Only then its lease is revoked.
 //
-// So a renewal is good for the ttl if its heartbeat was written and the base outlives the ttl: it
-// was proven recently. The base is renewed beside the heartbeats, which do not wait for it.
+// So a renewal counts if its heartbeat was written, and the base was proven so recently that it
+// outlives the ttl. The base is renewed beside the heartbeats, which do not wait for it.
 
 const (
-	// baseLeast is the shortest base: it outlives an election of etcd's leader and a move after
+	// minBase is the shortest base: it outlives an election of etcd's leader and a move after
 	// that.
-	baseLeast = 10 * time.Second
-	// baseOver is how many times as long as the ttl a base is at least. Half of it less the ttl is
-	// left to prove it anew.
-	baseOver = 4
-	// muteTimes is how many heartbeats in turn a member may leave unanswered.
-	muteTimes = 3
+	minBase = 10 * time.Second
+	// baseTTLs is how many times as long as the ttl a base is at least. A proof of the base serves
+	// for half the base less one ttl (maxProofAge): until then the next proof must come.
+	baseTTLs = 4
+	// maxSilentTimes is how many heartbeats in turn a member may leave unanswered.
+	maxSilentTimes = 3
 )
 
 func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
@@ -44,33 +44,33 @@ type instant struct {
 	mono time.Time
 }
 
-// now reads the clocks. A heartbeat needs one: nothing else tells how long ago the base was proven,
-// and so whether it still stands.
+// now reads both clocks. Only a session with a heartbeat needs them: the age of the last proof
+// tells whether the base still stands.
 func now() instant { return instant{boottime.Now(), time.Now()} }
 
 // ago returns how long ago i was, by the clock that shows more.
 func (i instant) ago() time.Duration { return max(boottime.Now()-i.boot, time.Since(i.mono)) }
 
-// heart is the heartbeat of a lease.
-type heart struct {
-	key   string
-	limit time.Duration // how long ago the base may have been proven
-	hedge time.Duration // after that a heartbeat that has no answer is sent to another member too
+// heartbeat is that of a lease.
+type heartbeat struct {
+	key         string
+	maxProofAge time.Duration // a heartbeat counts if the base was proven at most so long ago
+	hedgeAfter  time.Duration // a heartbeat that has no answer for so long is sent to another member too
 
-	mu       sync.Mutex
-	proven   instant // before the call that proved the base last
-	tried    instant // before the last call
-	pause    time.Duration
-	underWay bool // a renewal of the base is
+	mu       sync.Mutex    // guards what follows
+	proven   instant       // before the last call that proved the base
+	tried    instant       // before the last call that tried to
+	pause    time.Duration // from tried to the next one
+	underWay bool          // one is under way
 
-	mute  etcdwire.Link // the member that was asked first and has not answered of late
-	since time.Time
-	times int
+	silent      etcdwire.MemberConn // a member that was asked first and did not answer, this often in a row
+	silentTimes int
+	silentSince time.Time // when the first of those heartbeats began
 }
 
-func newHeart(key string, ttl, base time.Duration, asked instant) *heart {
+func newHeartbeat(key string, ttl, base time.Duration, asked instant) *heartbeat {
 	limit := base/2 - ttl
-	return &heart{key: key, limit: limit, hedge: ttl / 20, proven: asked, tried: asked, pause: limit / 4}
+	return &heartbeat{key: key, maxProofAge: limit, hedgeAfter: ttl / 20, proven: asked, tried: asked, pause: limit / 4}
 }
 
 // renewHeartbeat is what Renew does for a session with a heartbeat.
@@ -79,24 +79,24 @@ func (r *renewal) renewHeartbeat(ctx context.Context) error {
 	actx, cancel := context.WithTimeout(ctx, min(r.ttl/2, etcdwire.CallLimit))
 	defer cancel()
 	defer context.AfterFunc(r.s.wire.Context(), cancel)()
-	resp, at, err := r.beatOnce(actx)
+	resp, member, err := r.beatOnce(actx)
 	switch {
 	case err != nil && r.over():
 		return r.goneErr("renew")
-	case err != nil && at == (etcdwire.Link{}):
+	case err != nil && member == (etcdwire.MemberConn{}):
 		return fmt.Errorf("etcd: renew: %w", err)
 	case err != nil:
-		return etcdwire.Wrap(ctx, at.Host(), "renew", err)
+		return etcdwire.Wrap(ctx, member.Host(), "renew", err)
 	case !resp.Succeeded:
 		return r.lost("renew")
 	}
-	r.heart.mu.Lock()
-	proven := r.heart.proven
-	r.heart.mu.Unlock()
-	if age := proven.ago(); age > r.heart.limit {
+	r.heartbeat.mu.Lock()
+	proven := r.heartbeat.proven
+	r.heartbeat.mu.Unlock()
+	if age := proven.ago(); age > r.heartbeat.maxProofAge {
 		return fmt.Errorf("etcd: renew: the heartbeat was written, "+
 			"but the lease below it was last proven %v ago, and %v is the limit",
-			age.Round(time.Millisecond), r.heart.limit)
+			age.Round(time.Millisecond), r.heartbeat.maxProofAge)
 	}
 	return nil
 }
@@ -104,30 +104,30 @@ func (r *renewal) renewHeartbeat(ctx context.Context) error {
 // beatAnswer is an answer to a heartbeat.
 type beatAnswer struct {
 	resp *pb.TxnResponse
-	at   etcdwire.Link
+	at   etcdwire.MemberConn
 	err  error
 }
 
 // beatOnce writes the heartbeat. A member that does not answer soon may be frozen, and a short ttl
 // leaves no time to find out: another one is asked too. It may be written twice.
-func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwire.Link, err error) {
-	first, err := r.s.wire.Members.Use()
+func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member etcdwire.MemberConn, err error) {
+	first, err := r.s.wire.Members.Current() // err is the named result, which the deferred call reads
 	if err != nil {
 		return nil, first, err
 	}
 	answers := make(chan beatAnswer, 2)
-	send := func(at etcdwire.Link) { go func() { answers <- r.beatAt(ctx, at) }() }
+	send := func(member etcdwire.MemberConn) { go func() { answers <- r.beatAt(ctx, member) }() }
 	begun, answered := time.Now(), false
-	var other etcdwire.Link
+	var other etcdwire.MemberConn
 	defer func() { r.heard(ctx, begun, first, other, answered, err) }()
 	send(first)
-	more := time.NewTimer(r.heart.hedge)
+	more := time.NewTimer(r.heartbeat.hedgeAfter)
 	defer more.Stop()
 	second := func() bool {
-		at, ok := r.s.wire.Members.Beside(first)
+		member, ok := r.s.wire.Members.Other(first)
 		if ok {
-			other = at
-			send(at)
+			other = member
+			send(member)
 		}
 		return ok
 	}
@@ -154,48 +154,50 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, at etcdwi
 	}
 }
 
-// heard notes who has answered a heartbeat that began at that time and ended with err. One
-// heartbeat is too short to blame a member. So the one that was asked beside the first is another
-// one next time, and the first is left when it has been silent through some.
-func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.Link, answered bool, err error) {
+// heard notes who has answered a heartbeat that began at begun and ended with err. One heartbeat is
+// too short to blame a member: the first is left only when it has been silent for maxSilentTimes
+// in a row. If nobody has answered, the next heartbeat goes to another member beside the first.
+func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.MemberConn, answered bool,
+	err error,
+) {
 	if ctx.Err() == context.Canceled || r.s.wire.Context().Err() != nil {
 		return
 	}
-	if err != nil && other != (etcdwire.Link{}) {
-		r.s.wire.Members.PassOver(other)
+	if err != nil && other != (etcdwire.MemberConn{}) {
+		r.s.wire.Members.NoteFailure(other)
 	}
-	h := r.heart
+	h := r.heartbeat
 	h.mu.Lock()
-	if answered || h.mute != first {
-		h.mute, h.since, h.times = etcdwire.Link{}, begun, 0
+	if answered || h.silent != first {
+		h.silent, h.silentSince, h.silentTimes = etcdwire.MemberConn{}, begun, 0
 	}
 	if !answered {
-		h.mute = first
-		h.times++
+		h.silent = first
+		h.silentTimes++
 	}
-	silent := h.times >= muteTimes && time.Since(h.since) >= etcdwire.Patience
+	silent := h.silentTimes >= maxSilentTimes && time.Since(h.silentSince) >= etcdwire.BlameAfter
 	h.mu.Unlock()
 	if silent {
-		r.s.wire.Members.Leave(first)
+		r.s.wire.Members.FailOver(first)
 	}
 }
 
 // beatAt writes the heartbeat at one member.
-func (r *renewal) beatAt(ctx context.Context, at etcdwire.Link) beatAnswer {
-	resp, err := pb.NewKVClient(at.Conn).Txn(ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(r.heart.key, r.born), ifCreate(r.key, r.born)},
-		Success: []*pb.RequestOp{doReplace(r.heart.key, nil)},
+func (r *renewal) beatAt(ctx context.Context, member etcdwire.MemberConn) beatAnswer {
+	resp, err := pb.NewKVClient(member.Conn).Txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(r.heartbeat.key, r.recordCreated), ifCreate(r.recordKey, r.recordCreated)},
+		Success: []*pb.RequestOp{doReplace(r.heartbeat.key, nil)},
 	}, grpc.WaitForReady(false))
 	if err == nil {
 		err = r.s.wire.Same(resp.Header)
 	}
-	return beatAnswer{resp, at, err}
+	return beatAnswer{resp, member, err}
 }
 
-// renewBaseSoon has the base renewed where that is due. Only Renew calls it: a session that its
-// owner has given up must not live on.
+// renewBaseSoon has the base renewed in the background where that is due, one renewal at a time.
+// Only Renew calls it: a session that its owner has given up must not live on.
 func (r *renewal) renewBaseSoon() {
-	h := r.heart
+	h := r.heartbeat
 	h.mu.Lock()
 	due := !h.underWay && h.tried.ago() >= h.pause
 	if due {
@@ -206,15 +208,15 @@ func (r *renewal) renewBaseSoon() {
 	if !due {
 		return
 	}
-	r.s.wire.Spawn(func() {
-		ctx, cancel := context.WithTimeout(r.s.wire.Context(), h.limit/4)
+	r.s.wire.Go(func() {
+		ctx, cancel := context.WithTimeout(r.s.wire.Context(), h.maxProofAge/4)
 		defer cancel()
 		err := r.renewBase(ctx)
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.underWay, h.pause = false, h.limit/16
+		h.underWay, h.pause = false, h.maxProofAge/16
 		if err == nil {
-			h.proven, h.pause = begun, h.limit/4
+			h.proven, h.pause = begun, h.maxProofAge/4
 		}
 	})
 }

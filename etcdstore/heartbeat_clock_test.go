@@ -81,9 +81,9 @@ func TestSimulatedProofCountsFromTheCall(t *testing.T) {
 		slowly(func(req any) bool { _, ok := req.(*pb.LeaseGrantRequest); return ok })
 		l := granted(t, s, "a", short)
 		proven := func() time.Time {
-			l.heart.mu.Lock()
-			defer l.heart.mu.Unlock()
-			return l.heart.proven.mono
+			l.heartbeat.mu.Lock()
+			defer l.heartbeat.mu.Unlock()
+			return l.heartbeat.proven.mono
 		}
 		first := proven()
 		if at := <-asked; first.After(at) {
@@ -116,7 +116,7 @@ func TestSimulatedHeartbeatNeedsTheRecord(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", short)
-		if err := c.Delete(ending(t, 10*time.Second), l.key, l.born); err != nil {
+		if err := c.Delete(ending(t, 10*time.Second), l.recordKey, l.recordCreated); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.Renew(ending(t, time.Second)); !errors.Is(err, driver.ErrGone) {
@@ -131,13 +131,13 @@ func TestSimulatedMoveLeavesADeadHeartbeatDead(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", short)
-		if err := c.Delete(ending(t, 10*time.Second), l.heart.key, l.born); err != nil {
+		if err := c.Delete(ending(t, 10*time.Second), l.heartbeat.key, l.recordCreated); err != nil {
 			t.Fatal(err)
 		}
 		if err := l.moveRecord(context.Background()); err == nil {
 			t.Error("seed 1: a session without its heartbeat was moved")
 		}
-		if n := len(c.Keys(l.heart.key)); n != 0 {
+		if n := len(c.Keys(l.heartbeat.key)); n != 0 {
 			t.Error("seed 1: the move has written the heartbeat anew")
 		}
 	})

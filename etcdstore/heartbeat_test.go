@@ -133,7 +133,7 @@ func TestSimulatedBaseIsProven(t *testing.T) {
 		})
 		time.Sleep(30 * time.Second)
 		last := k.stop()
-		if good := last.Sub(begun); good > baseLeast/2-short || good < time.Second {
+		if good := last.Sub(begun); good > minBase/2-short || good < time.Second {
 			t.Errorf("seed 1: renewals were accepted for %v after the lease below could no longer be proven", good)
 		}
 	})
@@ -177,9 +177,9 @@ func TestSimulatedForsakenSessionEnds(t *testing.T) {
 		k := keep(t, l)
 		time.Sleep(20 * time.Second)
 		k.stop()
-		time.Sleep(baseLeast * 3 / 2)
+		time.Sleep(minBase * 3 / 2)
 		if n := len(c.Keys("primacy/")); n != 0 {
-			t.Errorf("seed 1: %d keys are left %v after the last renewal", n, baseLeast*3/2)
+			t.Errorf("seed 1: %d keys are left %v after the last renewal", n, minBase*3/2)
 		}
 	})
 }
@@ -200,11 +200,11 @@ func TestSimulatedFrozenMemberCostsNoHeartbeat(t *testing.T) {
 			if l.over() {
 				t.Fatal("seed 1: the session is over")
 			}
-			l.heart.mu.Lock()
-			worst = max(worst, l.heart.proven.ago())
-			l.heart.mu.Unlock()
+			l.heartbeat.mu.Lock()
+			worst = max(worst, l.heartbeat.proven.ago())
+			l.heartbeat.mu.Unlock()
 		}
-		if worst > l.heart.limit {
+		if worst > l.heartbeat.maxProofAge {
 			t.Errorf("seed 1: the lease below was not proven for %v", worst)
 		}
 		if gap := time.Duration(k.gap.Load()); gap > short*6/10 {
@@ -270,10 +270,10 @@ func TestStemsOfKeys(t *testing.T) {
 func TestKeysThatAreClaims(t *testing.T) {
 	outer, inner := &Store{layout: layout{"p/"}}, &Store{layout: layout{"p/billing/"}}
 	stem := stemOf(0x12ab, short)
-	for _, at := range []seatID{{Name: "a"}, {Name: "billing"}, {Name: "a", Seat: "7"}, {Name: "a/~b@"}, {Name: ""}} {
+	for _, id := range []seatID{{Name: "a"}, {Name: "billing"}, {Name: "a", Seat: "7"}, {Name: "a/~b@"}, {Name: ""}} {
 		for _, slots := range []int{0, 3, driver.Unlimited} {
 			for _, s := range []*Store{outer, inner} {
-				key := s.claimKey(at, slots, stem)
+				key := s.claimKey(id, slots, stem)
 				for _, by := range []*Store{outer, inner} {
 					if is := by.isClaim(key); is != (by == s) {
 						t.Errorf("%s: a claim for the store of %s: %v", key, by.prefix, is)

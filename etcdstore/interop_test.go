@@ -157,9 +157,9 @@ func TestStrangeKeysAreShown(t *testing.T) {
 	if len(ln.Waiters) != 2 {
 		t.Fatalf("line = %+v, want three", ln)
 	}
-	for i, st := range []driver.Entry{*ln.Holder, ln.Waiters[0], ln.Waiters[1]} {
-		if want := []string{"never expires", "another program", "cannot be read"}[i]; !strings.Contains(st.Note, want) {
-			t.Errorf("note %d = %q, want %q in it", i, st.Note, want)
+	for i, e := range []driver.Entry{*ln.Holder, ln.Waiters[0], ln.Waiters[1]} {
+		if want := []string{"never expires", "another program", "cannot be read"}[i]; !strings.Contains(e.Note, want) {
+			t.Errorf("note %d = %q, want %q in it", i, e.Note, want)
 		}
 	}
 	all, err := s.Lines(soon(t), "")

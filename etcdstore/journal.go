@@ -25,7 +25,7 @@ var _ driver.Journal = (*Store)(nil)
 type journal struct {
 	layout
 	wire   *etcdwire.Wire
-	leases *recordLeases
+	leases *journalLeases
 
 	mu    sync.Mutex      // guards what follows; nothing is called while it is held
 	trims map[string]bool // journals that somebody in this process trims just now
@@ -34,14 +34,14 @@ type journal struct {
 
 func newJournal(k layout, w *etcdwire.Wire) *journal {
 	return &journal{layout: k, wire: w, trims: map[string]bool{},
-		leases: &recordLeases{layout: k, wire: w, now: time.Now, known: map[recordLeaseID]leaseState{}}}
+		leases: &journalLeases{layout: k, wire: w, now: time.Now, known: map[recordShard]leaseState{}}}
 }
 
 // page is how many keys are read or removed at once.
 const page = 500
 
-// Append implements [driver.Journal]. Where the record is there, and an earlier attempt of the same
-// call may have put it, the outcome is unknown: nobody can tell whose it is.
+// Append implements [driver.Journal]. If the same record is there, and an earlier attempt of this
+// call may have put it, the outcome is unknown: another call may have put it too.
 func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
 ) (there driver.Record, added bool, err error) {
 	what := verb("append to journal", name)
@@ -61,9 +61,9 @@ func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep
 		}
 		return r, true, nil
 	}
-	kv := one(resp, 0)
+	kv := kvAt(resp, 0)
 	if kv == nil {
-		// by its end, or beyond those that are kept
+		// its lease has ended, or it was trimmed
 		return there, false, fmt.Errorf("etcd: %s: the record %q was removed meanwhile", what, r.Key)
 	}
 	if there = (driver.Record{Key: r.Key, Value: kv.Value}); doubt && string(kv.Value) == string(r.Value) {
@@ -74,18 +74,19 @@ func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep
 	return there, false, nil
 }
 
-// append is the Txn of Append. It does without a lease for records that cannot be used.
+// append is the Txn of Append. Where etcd refuses it because of the record's lease, it puts the
+// record without one.
 func (j *journal) append(ctx context.Context, what, name string, r driver.Record,
 ) (resp *pb.TxnResponse, doubt bool, err error) {
 	dir := j.journalDir(name)
-	at := j.leases.leaseFor(name)
+	shard := j.leases.shardOf(name)
 	for bare, tries := false, 0; ; tries++ {
 		lease := int64(0)
 		if !bare {
-			lease = j.leases.recordLease(ctx, at)
+			lease = j.leases.leaseFor(ctx, shard)
 		}
 		var unsure bool
-		count := under(dir)
+		count := prefixRange(dir)
 		count.CountOnly = true
 		resp, unsure, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(dir+r.Key, 0)},
@@ -96,10 +97,10 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 		doubt = doubt || unsure
 		switch {
 		case bare && err == nil:
-			j.leases.without(at)
+			j.leases.useNoLease(shard)
 			return resp, doubt, nil
 		case isGone(err) && tries < 2:
-			j.leases.forget(at)
+			j.leases.forget(shard)
 		case errors.Is(err, driver.ErrRefused) && lease != 0:
 			bare = true // a user may attach nothing to a lease with a key that he may not write
 		default:
@@ -108,7 +109,8 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 	}
 }
 
-// notGone hides that etcd does not know a record's lease: nothing of the caller's is gone.
+// notGone turns ErrGone into an unknown outcome: only the record's lease is gone, nothing of the
+// caller's.
 func notGone(err error) error {
 	if isGone(err) {
 		return fmt.Errorf("the lease of the journal's records has ended: %s", err)
@@ -131,9 +133,9 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 		return nil, nil
 	}
 	dir := j.journalDir(name)
-	r := under(dir)
+	r := prefixRange(dir)
 	if before != "" {
-		r = within(dir, dir+before)
+		r = keyRange(dir, dir+before)
 	}
 	r.Limit, r.SortOrder, r.SortTarget = int64(limit), pb.RangeRequest_DESCEND, pb.RangeRequest_KEY
 	resp, err := j.wire.Get(ctx, verb("read journal", name), r)
@@ -147,12 +149,13 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 	return all, nil
 }
 
-// Journals implements [driver.Journal]. Of a journal that fills a page it skips the rest.
+// Journals implements [driver.Journal]. After each page it goes on behind the journal of the last
+// key: the rest of that journal has no new name.
 func (j *journal) Journals(ctx context.Context, prefix string) (names []string, err error) {
 	base := j.journalsDir()
 	from, end := base+escape(prefix), etcdwire.PrefixEnd(base+escape(prefix))
 	for {
-		resp, err := j.wire.Get(ctx, verb("list journals", prefix), keysOf(within(from, end), page))
+		resp, err := j.wire.Get(ctx, verb("list journals", prefix), keysOnly(keyRange(from, end), page))
 		if err != nil {
 			return nil, j.rights(err)
 		}
@@ -188,7 +191,7 @@ func (j *journal) trimLater(name string, keep int) {
 	if !j.begin(name) {
 		return
 	}
-	j.wire.Later(func(ctx context.Context) {
+	j.wire.Background(func(ctx context.Context) {
 		defer j.done(name)
 		for more := true; more; {
 			more = j.trim(ctx, name, keep)
@@ -200,7 +203,7 @@ func (j *journal) trimLater(name string, keep int) {
 // fails is left to the next Append.
 func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	what, dir := verb("trim journal", name), j.journalDir(name)
-	resp, err := j.wire.Get(ctx, what, keysOf(under(dir), page+1))
+	resp, err := j.wire.Get(ctx, what, keysOnly(prefixRange(dir), page+1))
 	if err != nil {
 		return false
 	}
@@ -208,7 +211,8 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 	if beyond <= 0 || beyond >= len(resp.Kvs) {
 		return false
 	}
-	// All below the first that stays. Whatever enters there meanwhile is beyond keep too.
+	// It deletes all keys below the first that stays; one that enters there meanwhile is beyond
+	// keep too.
 	stays := string(resp.Kvs[beyond].Key)
 	_, _, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(stays, resp.Kvs[beyond].CreateRevision)},
@@ -220,73 +224,74 @@ func (j *journal) trim(ctx context.Context, name string, keep int) (more bool) {
 // The record that a place leaves is a put in the Txn that deletes the claim: it is there if that
 // Txn removed the claim, and not otherwise, however often the Txn is repeated. But etcd has more
 // reasons to refuse a put: it is full, the user may not write there, the record's lease has ended,
-// it is too large. The claim must go all the same, so the Txn is then sent without the record. That
-// is safe whatever became of the first: the one that comes second does nothing.
+// it is too large. The claim must go all the same, so the Txn is then sent without the record. Both
+// Txns compare the claim's key, so the one that etcd carries out second does nothing.
 
-// releaseRecord is a record that goes with the Txn that gives a place up. Nil: there is none.
-type releaseRecord struct {
-	at  recordLeaseID
-	key string
-	put *pb.RequestOp
+// journalRecord is a record that goes with the Txn that gives a place up. Nil: there is none.
+type journalRecord struct {
+	shard recordShard
+	key   string
+	put   *pb.RequestOp
 }
 
 const (
-	// recordWait is how long a release waits for a lease for its record. After that the record has
-	// none, and for a while others do not wait.
+	// recordWait is how long a release waits for a lease for its record. After that its record goes
+	// without a lease, and for a while other releases do not wait.
 	recordWait = time.Second
 	// recordsOff is for how long releases leave no records after etcd has refused them.
 	recordsOff = 10 * time.Second
 )
 
-// recordOf returns the record that p leaves, nil if it has none or one that cannot be kept.
-func (j *journal) recordOf(ctx context.Context, p driver.Place) *releaseRecord {
+// journalRecordOf returns the record that p leaves, nil if it has none or one that cannot be kept.
+func (j *journal) journalRecordOf(ctx context.Context, p driver.Place) *journalRecord {
 	if p.Record == nil || driver.CheckRecord(p.Journal, *p.Record) != nil || j.isOff() {
 		return nil
 	}
-	limit := j.leases.patience()
+	limit := j.leases.waitLimit()
 	if end, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(end)/2)
 	}
 	wait, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	n := &releaseRecord{at: j.leases.leaseFor(p.Journal), key: j.journalDir(p.Journal) + p.Record.Key}
-	n.put = doPut(n.key, slices.Clone(p.Record.Value), j.leases.recordLease(wait, n.at))
-	if limit >= etcdwire.Patience && wait.Err() != nil && ctx.Err() == nil {
-		j.leases.hurry()
+	jr := &journalRecord{shard: j.leases.shardOf(p.Journal), key: j.journalDir(p.Journal) + p.Record.Key}
+	jr.put = doPut(jr.key, slices.Clone(p.Record.Value), j.leases.leaseFor(wait, jr.shard))
+	if limit >= etcdwire.BlameAfter && wait.Err() != nil && ctx.Err() == nil {
+		j.leases.skipWaits()
 	}
-	return n
+	return jr
 }
 
 // with returns req with the record as its last operation: the answers to the others stay where they
 // are.
-func (n *releaseRecord) with(req *pb.TxnRequest) *pb.TxnRequest {
-	if n == nil {
+func (jr *journalRecord) with(req *pb.TxnRequest) *pb.TxnRequest {
+	if jr == nil {
 		return req
 	}
-	return &pb.TxnRequest{Compare: req.Compare, Success: append(slices.Clone(req.Success), n.put), Failure: req.Failure}
+	all := append(slices.Clone(req.Success), jr.put)
+	return &pb.TxnRequest{Compare: req.Compare, Success: all, Failure: req.Failure}
 }
 
-// sendWithRecord sends a request with its record, or without where that may be why etcd refuses it.
-// N is nil for a request without a record.
-func (j *journal) sendWithRecord(ctx context.Context, req *pb.TxnRequest, n *releaseRecord,
+// sendWithRecord sends a request with its record. If etcd refuses it, perhaps because of the
+// record, it sends the request without. jr is nil where there is no record.
+func (j *journal) sendWithRecord(ctx context.Context, req *pb.TxnRequest, jr *journalRecord,
 ) (*pb.TxnResponse, etcdwire.Outcome) {
-	if n == nil || j.isOff() {
+	if jr == nil || j.isOff() {
 		return j.wire.Send(ctx, req)
 	}
-	resp, first := j.wire.Send(ctx, n.with(req))
-	if !blamesRecord(first.Err) {
+	resp, first := j.wire.Send(ctx, jr.with(req))
+	if !mayBlameRecord(first.Err) {
 		return resp, first
 	}
 	resp, out := j.wire.Send(ctx, req)
 	if out.Doubt = out.Doubt || first.Doubt; out.Err == nil {
-		j.blame(n, first.Err)
+		j.blame(jr, first.Err)
 	}
 	return resp, out
 }
 
-// blamesRecord reports whether a record may be why etcd refused a Txn: etcd has answered, and not
+// mayBlameRecord reports whether a record may be why etcd refused a Txn: etcd has answered, and not
 // that it is busy or that the user must log in anew.
-func blamesRecord(err error) bool {
+func mayBlameRecord(err error) bool {
 	st, answered := status.FromError(err)
 	if err == nil || !answered {
 		return false
@@ -300,10 +305,10 @@ func blamesRecord(err error) bool {
 }
 
 // blame notes why a record was refused: without it the request went through.
-func (j *journal) blame(n *releaseRecord, err error) {
+func (j *journal) blame(jr *journalRecord, err error) {
 	switch known := rpctypes.Error(err); {
 	case isGone(etcdwire.Final(err)):
-		j.leases.forget(n.at)
+		j.leases.forget(jr.shard)
 	case errors.Is(known, rpctypes.ErrPermissionDenied), etcdwire.NoSpace(err):
 		j.turnOff()
 	}

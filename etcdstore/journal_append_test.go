@@ -25,11 +25,11 @@ func TestSimulatedAppendWhoseAnswerIsLost(t *testing.T) {
 		s, _ := gatedAt(t, c, 0, 0)
 		appended(t, s, "j", "1")
 		loses := func(key, value string) (bool, error) {
-			at, err := s.wire.Members.Use()
+			member, err := s.wire.Members.Current()
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := slices.Index(c.Endpoints(), at.Host())
+			m := slices.Index(c.Endpoints(), member.Host())
 			c.Hold(0, m, false, true)
 			defer c.Hold(0, m, false, false)
 			_, added, err := s.Append(ending(t, 10*time.Second), "j", driver.Record{Key: key, Value: []byte(value)}, 9)
@@ -192,13 +192,13 @@ func TestSimulatedListsLeaveJournalsOut(t *testing.T) {
 			t.Errorf("seed 1: Lines = %q, %v, want %q", got, err, names)
 		}
 		// As after a move that stopped halfway: the record is on another lease than the claims.
-		rec := only(t, c, l.key)
-		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.key, rec.Value,
-			s.journal.leases.recordLease(t.Context(), s.journal.leases.leaseFor("j")))}}
+		rec := only(t, c, l.recordKey)
+		moved := &pb.TxnRequest{Success: []*pb.RequestOp{doPut(l.recordKey, rec.Value,
+			s.journal.leases.leaseFor(t.Context(), s.journal.leases.shardOf("j")))}}
 		if _, _, err := s.wire.Txn(ending(t, 5*time.Second), "test", moved); err != nil {
 			t.Fatal(err)
 		}
-		rec = only(t, c, l.key)
+		rec = only(t, c, l.recordKey)
 		if done, err := s.sweep(ending(t, 5*time.Second), "test", l.ID(), rec); err != nil || !done {
 			t.Errorf("seed 1: sweep = %v, %v", done, err)
 		}

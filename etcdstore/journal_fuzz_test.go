@@ -35,7 +35,7 @@ func FuzzJournalKeys(f *testing.F) {
 			s.isClaim(full) {
 			t.Errorf("the key %q is a line's of %q, a session's or a claim's", full, b)
 		}
-		if within(full, s.prefix[:len(s.prefix)-1]+"/A") || full < s.prefix+noLine || full >= s.prefix+pastNoLine {
+		if within(full, s.prefix[:len(s.prefix)-1]+"/A") || full < s.prefix+nonLine || full >= s.prefix+nonLineEnd {
 			t.Errorf("the key %q is among those of lines", full)
 		}
 		for _, claim := range []string{s.lineDir(b) + hex(7), slotsDir(s.lineDir(b), 3) + hex(7), s.sessionKey(7),
@@ -43,8 +43,8 @@ func FuzzJournalKeys(f *testing.F) {
 			if within(claim, s.journalsDir()) {
 				t.Errorf("the key %q is among the journals", claim)
 			}
-			if line := strings.HasPrefix(claim, s.lineDir(b)); line == (claim >= s.prefix+noLine &&
-				claim < s.prefix+pastNoLine) {
+			if line := strings.HasPrefix(claim, s.lineDir(b)); line == (claim >= s.prefix+nonLine &&
+				claim < s.prefix+nonLineEnd) {
 				t.Errorf("the key %q of %q is left out of the lines, or not left out", claim, b)
 			}
 		}

@@ -60,11 +60,11 @@ func putsRecord(req any) bool {
 // doubtful has the first answer to a new claim on name be lost: so it is given up by a fence.
 func doubtful(t *testing.T, c *etcdsim.Cluster, l *lease, name string) driver.Place {
 	t.Helper()
-	at, err := l.s.wire.Members.Use()
+	member, err := l.s.wire.Members.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := slices.Index(c.Endpoints(), at.Host())
+	m := slices.Index(c.Endpoints(), member.Host())
 	c.Hold(0, m, false, true)
 	p := claimed(t, l, name)
 	c.Hold(0, m, false, false)
@@ -82,9 +82,9 @@ func TestSimulatedReleaseWithARecordIsRepeated(t *testing.T) {
 		l := granted(t, s, "a", time.Minute)
 		p := claimed(t, l, "x")
 		next, _ := gatedAt(t, c, 1, 0)
-		heir := granted(t, next, "b", time.Minute)
-		q := claimed(t, heir, "x")
-		s.journal.leases.recordLease(ending(t, time.Second), s.journal.leases.leaseFor("j"))
+		successor := granted(t, next, "b", time.Minute)
+		q := claimed(t, successor, "x")
+		s.journal.leases.leaseFor(ending(t, time.Second), s.journal.leases.shardOf("j"))
 		sent := g.capture(s.journalDir("j") + "k")
 		for m := range c.Endpoints() {
 			c.Hold(0, m, false, true)
@@ -151,8 +151,8 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 				l := granted(t, s, "a", 5*time.Minute)
 				p, q, r := claimed(t, l, "x"), doubtful(t, c, l, "y"), doubtful(t, c, l, "z")
 				other, _ := gatedAt(t, c, 1, 0)
-				heir := granted(t, other, "b", 5*time.Minute)
-				next := claimed(t, heir, "z")
+				successor := granted(t, other, "b", 5*time.Minute)
+				next := claimed(t, successor, "z")
 				refuse(g, putsRecord, refusal)
 				for _, p := range []driver.Place{p, q} {
 					if err := l.Release(ending(t, 20*time.Second), leaving(p, "j", "k", "v")); err != nil {
@@ -167,7 +167,7 @@ func TestSimulatedReleaseWhoseRecordIsRefused(t *testing.T) {
 					t.Errorf("seed 1: Transfer = %v", err)
 				}
 				if at := only(t, c, "primacy/z/"); uint64(at.CreateRevision) != next.Token {
-					t.Errorf("seed 1: token %d stands, want the heir's, %d", at.CreateRevision, next.Token)
+					t.Errorf("seed 1: token %d stands, want the successor's, %d", at.CreateRevision, next.Token)
 				}
 				mustKeep(t, c)
 				g.set(func() { g.instead = nil })
@@ -204,7 +204,7 @@ func TestSimulatedReleaseAsEtcdFillsUp(t *testing.T) {
 			t.Errorf("seed 1: Transfer = %v", err)
 		}
 		if at := only(t, c, "primacy/z/"); uint64(at.CreateRevision) != next.Token {
-			t.Errorf("seed 1: token %d stands, want the heir's, %d", at.CreateRevision, next.Token)
+			t.Errorf("seed 1: token %d stands, want the successor's, %d", at.CreateRevision, next.Token)
 		}
 		// As long as it is known to be full, a release is one request, and leaves no record.
 		c.Fill(false, nil)
@@ -226,14 +226,15 @@ func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", time.Minute)
-		at := s.journal.leases.leaseFor("j")
+		shard := s.journal.leases.shardOf("j")
 		end := func() {
-			if err := c.Revoke(ending(t, 5*time.Second), s.journal.leases.leaseID(at, 0)); err != nil {
+			if err := c.Revoke(ending(t, 5*time.Second), s.journal.leases.leaseID(shard, 0)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for _, p := range []driver.Place{claimed(t, l, "x"), doubtful(t, c, l, "y")} {
-			if id := s.journal.leases.recordLease(ending(t, time.Second), at); id != s.journal.leases.leaseID(at, 0) {
+			leases := s.journal.leases
+			if id := leases.leaseFor(ending(t, time.Second), shard); id != leases.leaseID(shard, 0) {
 				t.Fatalf("seed 1: the lease for records is %x", id)
 			}
 			end()
@@ -247,8 +248,8 @@ func TestSimulatedReleaseWhoseShelfHasEnded(t *testing.T) {
 		if err := l.Release(ending(t, 5*time.Second), leaving(claimed(t, l, "z"), "j", "k", "v")); err != nil {
 			t.Fatal(err)
 		}
-		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.journal.leases.leaseID(at, 0) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(at, 0))
+		if kv := only(t, c, "primacy/"+journals); kv.Lease != s.journal.leases.leaseID(shard, 0) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(shard, 0))
 		}
 		end()
 		there, added, err := s.Append(ending(t, 5*time.Second), "j", driver.Record{Key: "l", Value: []byte("v")}, 9)
@@ -315,7 +316,7 @@ func TestSimulatedBatchOfReleasesWithRecords(t *testing.T) {
 			}
 			places = append(places, leaving(claimed(t, l, "y"), "j", "00", "v"),
 				leaving(claimed(t, l, "z"), "j", "00", "v"))
-			s.journal.leases.recordLease(ending(t, time.Second), s.journal.leases.leaseFor("j"))
+			s.journal.leases.leaseFor(ending(t, time.Second), s.journal.leases.shardOf("j"))
 			refused := 0
 			all := jammedReleases(t, l, g, places, func(ctx context.Context, req any,
 				do func(context.Context) error) error {

@@ -11,19 +11,19 @@ import (
 
 // layout is where a store's keys lie, all below one prefix:
 //
-//	<prefix><escaped name>/<lease>              an exclusive claim; its value is the claim's
-//	                                            value,
-//	                                            its create revision the token
-//	<prefix><escaped name>/~<slots>/<lease>     a shared claim; 0 slots: any number
+//	<prefix><escaped name>/<stem>               an exclusive claim, with its value; its create
+//	                                            revision is the token
+//	<prefix><escaped name>/~<slots>/<stem>      a shared claim; 0 slots: any number
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
 //
-// <lease> is the lease's ID in lower-case hex, as etcd's own concurrency package writes it. So its
-// elections and mutexes, `etcdctl elect` and `etcdctl lock` can stand in the same line. A session
-// keeps the ID of its first lease in its keys, also when it has been moved to another one. Behind
-// it a claim's key has "." and the seat, where it has one.
+// <lease> is the ID of the session's first etcd lease in lower-case hex, which it keeps when it is
+// moved to another one. <stem> is <lease>, then "+" and the ttl in milliseconds where the session
+// has a heartbeat; behind it stands "." and the seat where the claim has one. etcd's own
+// concurrency package ends its keys in a lease's ID too, so its elections and mutexes, `etcdctl
+// elect` and `etcdctl lock` can stand in the same line.
 type layout struct{ prefix string }
 
 const (
@@ -32,16 +32,15 @@ const (
 	journals = "@journal/"
 	beatMark = "+"
 
-	// All keys that are not of a line begin with noLine, and end before pastNoLine: no escaped name
-	// begins so.
-	noLine, pastNoLine = "@", "A"
+	// All keys that are of no line are in [nonLine, nonLineEnd): no escaped name begins so.
+	nonLine, nonLineEnd = "@", "A"
 )
 
 // upper holds the digits of an escape. With two spellings one name could have two lines.
 const upper = "0123456789ABCDEF"
 
 // plain reports whether c stands for itself in an escaped name.
-func plain(c byte) bool {
+func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
 }
 
@@ -50,7 +49,7 @@ func plain(c byte) bool {
 func escape(name string) string {
 	var b strings.Builder
 	for i := 0; i < len(name); i++ {
-		if c := name[i]; plain(c) {
+		if c := name[i]; isPlain(c) {
 			b.WriteByte(c)
 		} else {
 			b.Write([]byte{'%', upper[c>>4], upper[c&15]})
@@ -63,7 +62,7 @@ func escape(name string) string {
 func unescape(s string) (string, bool) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
-		if plain(s[i]) {
+		if isPlain(s[i]) {
 			b.WriteByte(s[i])
 			continue
 		}
@@ -71,7 +70,7 @@ func unescape(s string) (string, bool) {
 			return "", false
 		}
 		hi, lo := strings.IndexByte(upper, s[i+1]), strings.IndexByte(upper, s[i+2])
-		if hi < 0 || lo < 0 || plain(byte(hi<<4|lo)) {
+		if hi < 0 || lo < 0 || isPlain(byte(hi<<4|lo)) {
 			return "", false
 		}
 		b.WriteByte(byte(hi<<4 | lo))
@@ -93,13 +92,13 @@ func slotsDir(dir string, slots int) string {
 }
 
 // claimKey returns the key of a claim. Stem is the session's part of it: see stemOf.
-func (k layout) claimKey(at seatID, slots int, stem string) string {
-	dir := k.lineDir(at.Name)
+func (k layout) claimKey(id seatID, slots int, stem string) string {
+	dir := k.lineDir(id.Name)
 	if slots != 0 {
 		dir = slotsDir(dir, slots)
 	}
-	if at.Seat != "" {
-		return dir + stem + "." + at.Seat
+	if id.Seat != "" {
+		return dir + stem + "." + id.Seat
 	}
 	return dir + stem
 }
@@ -143,9 +142,9 @@ func parseClaim(dir, key string) (slots int, session string) {
 	return driver.Unlimited, session
 }
 
-// isClaim reports whether a store with this prefix makes keys like this one. Below its prefix
-// another store's may begin, "primacy/" and "primacy/billing/": then the line "billing" holds all
-// keys of that store, whose sessions have their records elsewhere.
+// isClaim reports whether a store with this prefix makes keys like this one. Another store may have
+// a longer prefix: all keys of a store with the prefix "primacy/billing/" are in the line "billing"
+// of one with "primacy/". Their sessions have no records here.
 func (k layout) isClaim(key string) bool {
 	rest, ours := strings.CutPrefix(key, k.prefix)
 	parts := strings.Split(rest, "/")
@@ -158,8 +157,8 @@ func (k layout) isClaim(key string) bool {
 			return false
 		}
 	}
-	_, name := unescape(parts[0])
-	return name
+	_, ok := unescape(parts[0])
+	return ok
 }
 
 // sessionKey returns the key of a lease's record.

@@ -20,18 +20,18 @@ import (
 // All locks of this package. One may be held while one further down is taken, never one further
 // up or in the same line:
 //
-//  1. claimState.turn: a seat's turn, the only lock that is held through requests
+//  1. seatState.turn: a seat's turn, the only lock that is held through requests
 //  2. livenessGuard.mu
 //  3. the hub's lock (etcdwire.Hub.Lock), which guards each waiter too
 //  4. waiters.mu, newsbox.mu, livenessWatches.mu
-//  5. session.mu, seats.mu, batcher.mu, heart.mu, journal.mu, owners.mu, recordLeases.mu
+//  5. session.mu, seats.mu, batcher.mu, heartbeat.mu, journal.mu, owners.mu, journalLeases.mu
 //  6. the other locks of etcdwire
 //
 // Two seats' turns are taken in the order of the seats (see Exchange).
 type lease struct {
-	*session // its name, its record, the etcd lease it hangs on
+	*session // its name, its record, the etcd lease it is on; look (order.go)
 	*renewal // Renew
-	*newsbox // News, Follow
+	*newsbox // News, Follow; announce (order.go)
 	seats    *seats
 	batch    *batcher
 }
@@ -41,10 +41,10 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	if ttl > maxTTL {
 		return nil, fmt.Errorf("etcd: grant: %w: a ttl of %v is more than %v", driver.ErrRefused, ttl, maxTTL)
 	}
-	ttl, base, beating := s.span(ttl)
+	ttl, base, withHeartbeat := s.ttls(ttl)
 	if base > maxTTL {
 		return nil, fmt.Errorf("etcd: grant: %w: with a heartbeat a ttl of %v is more than %v", driver.ErrRefused,
-			ttl, maxTTL/baseOver)
+			ttl, maxTTL/baseTTLs)
 	}
 	asked := now()
 	resp, err := s.wire.GrantInTerm(ctx, "grant", int64(base/time.Second))
@@ -53,47 +53,48 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	base = time.Duration(resp.TTL) * time.Second // etcd may have granted more than was asked for
 	l := newLease(s, resp.ID)
-	l.ttl, l.base, l.at = base, base, leaseRef{id: resp.ID, term: resp.Header.RaftTerm, settled: true}
-	rec := record{Owner: owner}
-	if beating {
-		l.ttl, l.stem, rec.Beat = ttl, stemOf(resp.ID, ttl), ttl.Milliseconds()
-		l.heart = newHeart(s.beatKey(l.ID()), ttl, base, asked)
+	l.ttl, l.base = base, base
+	l.attached = attachment{lease: resp.ID, raftTerm: resp.Header.RaftTerm, claimsMoved: true}
+	rec := sessionRecord{Owner: owner}
+	if withHeartbeat {
+		l.ttl, l.stem, rec.HeartbeatMS = ttl, stemOf(resp.ID, ttl), ttl.Milliseconds()
+		l.heartbeat = newHeartbeat(s.beatKey(l.ID()), ttl, base, asked)
 	}
-	if l.record, err = json.Marshal(rec); err != nil {
+	if l.recordValue, err = json.Marshal(rec); err != nil {
 		return nil, fmt.Errorf("etcd: grant: %w", err)
 	}
 	if err := l.register(ctx); err != nil {
-		s.wire.Later(func(ctx context.Context) { _ = l.Close(ctx) }) // where this fails, it ends after its ttl
+		s.wire.Background(func(ctx context.Context) { _ = l.Close(ctx) }) // where this fails, it ends after its ttl
 		return nil, err
 	}
 	return l, nil
 }
 
-// span returns the ttl to keep for one that was asked for, the ttl of the etcd lease, and whether
-// there is a heartbeat.
-func (s *Store) span(asked time.Duration) (ttl, base time.Duration, beating bool) {
-	if asked >= minLease && !s.hearts {
+// ttls returns what a session has for the ttl that was asked for: its own ttl, that of its etcd
+// lease, and whether it has a heartbeat.
+func (s *Store) ttls(asked time.Duration) (ttl, base time.Duration, withHeartbeat bool) {
+	if asked >= minLease && !s.heartbeats {
 		ttl = roundUp(asked, time.Second)
 		return ttl, ttl, false
 	}
 	ttl = roundUp(max(asked, minTTL), time.Millisecond)
-	return ttl, roundUp(max(baseLeast, baseOver*ttl), time.Second), true
+	return ttl, roundUp(max(minBase, baseTTLs*ttl), time.Second), true
 }
 
 // newLease puts a lease together, of that ID. Nothing runs yet.
 func newLease(s *Store, id int64) *lease {
-	se := &session{s: s, id: id, key: s.sessionKey(id), stem: stemOf(id, 0), gone: make(chan struct{})}
-	table := &seats{by: map[seatID]*claimState{}}
+	se := &session{s: s, id: id, recordKey: s.sessionKey(id), stem: stemOf(id, 0), gone: make(chan struct{})}
+	table := &seats{by: map[seatID]*seatState{}}
 	l := &lease{session: se, seats: table,
 		renewal: &renewal{session: se, seats: table},
 		newsbox: newNewsbox(se, table),
 		batch:   &batcher{w: s.wire, j: s.journal}}
 	se.onEnd = func() {
-		// First, so that News tells of the end: what follows may wait while a stream is opened.
+		// First, so that News tells of the end: Close waits while a keepalive stream is opened.
 		l.waiters.poke()
-		l.stream.Close()
-		for _, su := range table.subs() {
-			su.Stop()
+		l.keepalives.Close()
+		for _, sub := range table.subs() {
+			sub.Stop()
 		}
 		l.newsbox.close()
 	}
@@ -103,22 +104,22 @@ func newLease(s *Store, id int64) *lease {
 // register puts the session's record, which says who owns the lease and which every renewal reads.
 func (l *lease) register(ctx context.Context) error {
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(l.key, 0)},
-		Success: []*pb.RequestOp{doPut(l.key, l.record, l.id)},
-		Failure: []*pb.RequestOp{doGet(l.key)},
+		Compare: []*pb.Compare{ifCreate(l.recordKey, 0)},
+		Success: []*pb.RequestOp{doPut(l.recordKey, l.recordValue, l.id)},
+		Failure: []*pb.RequestOp{doGet(l.recordKey)},
 	}
-	if l.heart != nil {
-		req.Success = append(req.Success, doPut(l.heart.key, nil, l.id)) // it has the record's create revision
+	if l.heartbeat != nil {
+		req.Success = append(req.Success, doPut(l.heartbeat.key, nil, l.id)) // so its create revision is the record's
 	}
 	resp, _, err := l.s.wire.Txn(ctx, "grant", req)
 	if err != nil {
 		return err
 	}
-	l.born = resp.Header.Revision
-	if kv := one(resp, 0); !resp.Succeeded && kv != nil {
+	l.recordCreated = resp.Header.Revision
+	if kv := kvAt(resp, 0); !resp.Succeeded && kv != nil {
 		// Our own put, whose answer was lost: nobody else knows this lease.
-		l.born = kv.CreateRevision
+		l.recordCreated = kv.CreateRevision
 	}
-	l.at.mark = l.born
+	l.attached.recordMod = l.recordCreated
 	return nil
 }

@@ -32,7 +32,7 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 
 // readLine reads all claims on name, oldest first.
 func (s *Store) readLine(ctx context.Context, what, name string) (*pb.RangeResponse, error) {
-	return s.wire.Get(ctx, what, oldestFirst(under(s.lineDir(name))))
+	return s.wire.Get(ctx, what, oldestFirst(prefixRange(s.lineDir(name))))
 }
 
 // line makes a Line of what was read.
@@ -49,12 +49,12 @@ func (s *Store) lineOf(name string, kvs []*mvccpb.KeyValue, rev int64, owners ma
 	line := driver.Line{Name: name, Revision: uint64(rev)}
 	slots, held := ranks(s.lineDir(name), kvs)
 	for i, kv := range kvs {
-		st := entryOf(sessionOf(kv), kv, owners[sessionOf(kv)])
-		st.Slots, st.Held = slots[i], held[i]
+		e := entryOf(sessionOf(kv), kv, owners[sessionOf(kv)])
+		e.Slots, e.Held = slots[i], held[i]
 		if i == 0 {
-			line.Holder = &st
+			line.Holder = &e
 		} else {
-			line.Waiters = append(line.Waiters, st)
+			line.Waiters = append(line.Waiters, e)
 		}
 	}
 	return line
@@ -81,19 +81,19 @@ func ranks(dir string, kvs []*mvccpb.KeyValue) (slots []int, held []bool) {
 
 // entryOf describes one claim, whose key has that session ID.
 func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
-	st := driver.Entry{Token: uint64(kv.CreateRevision), Value: kv.Value}
+	e := driver.Entry{Token: uint64(kv.CreateRevision), Value: kv.Value}
 	switch {
 	case kv.Lease == 0:
-		st.Note = "has no lease: it never expires, and stands until somebody deletes it"
+		e.Note = "has no lease: it never expires, and stands until somebody deletes it"
 	case who.known && id != "":
-		st.Owner, st.Note, st.Lease = who.name, who.note, id
+		e.Owner, e.Note, e.Lease = who.name, who.note, id
 	default:
-		st.Lease, st.Note = hex(kv.Lease), who.note
-		if id != st.Lease {
-			st.Note = "its key does not end in its lease: another program wrote it"
+		e.Lease, e.Note = hex(kv.Lease), who.note
+		if id != e.Lease {
+			e.Note = "its key does not end in its lease: another program wrote it"
 		}
 	}
-	return st
+	return e
 }
 
 // Next implements [driver.Store]. It reads the line after each signal of a watch, and now and then
@@ -119,7 +119,7 @@ func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Lin
 		}
 		pause := etcdwire.Poll()
 		if err != nil {
-			pause = etcdwire.Again
+			pause = etcdwire.RetryPause
 		}
 		if err := s.wire.Pause(ctx, changed, pause); err != nil {
 			return driver.Line{}, fmt.Errorf("etcd: %s: %w", what, err)
@@ -133,13 +133,13 @@ type baseline struct {
 	count int64 // how many claims stood; -1: not known yet
 }
 
-// differs reports whether the line as read differs from the one at base, which otherwise moves up
-// to it. A claim that came or changed has a later mod revision. With none of those the line differs
-// only if there are fewer.
+// differs reports whether the line as read differs from the one at base. If not, base moves up to
+// the revision of the read. A claim that came or changed has a mod revision above base. If there is
+// none, the line differs only if there are fewer claims.
 func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
 	rev, count := now.Header.Revision, int64(len(now.Kvs))
 	if rev < base.rev {
-		return false, nil // a cluster restored from a backup; it must not show an older line
+		return false, nil // an older line, of a cluster that was restored from a backup, is never shown
 	}
 	if rev == base.rev {
 		base.count = count
@@ -154,7 +154,7 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 		return true, nil
 	}
 	if base.count < 0 {
-		then := under(dir)
+		then := prefixRange(dir)
 		then.Revision, then.CountOnly = base.rev, true
 		old, err := s.wire.Get(ctx, what, then)
 		if errors.Is(err, rpctypes.ErrCompacted) {
@@ -182,9 +182,9 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	byName := map[string][]*mvccpb.KeyValue{}
 	var all []*mvccpb.KeyValue
 	for _, kv := range kvs {
-		dir, _, ok := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
-		name, plain := unescape(string(dir))
-		if !ok || !plain {
+		dir, _, inDir := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
+		name, ok := unescape(string(dir))
+		if !inDir || !ok {
 			continue // a session's record, or no claim of any name
 		}
 		byName[name] = append(byName[name], kv)
@@ -206,19 +206,19 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 // journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
 	if from != s.prefix {
-		resp, err := s.wire.Get(ctx, what, oldestFirst(under(from)))
+		resp, err := s.wire.Get(ctx, what, oldestFirst(prefixRange(from)))
 		if err != nil {
 			return nil, 0, err
 		}
 		return resp.Kvs, resp.Header.Revision, nil
 	}
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(oldestFirst(within(from, from+noLine))),
-		doRange(oldestFirst(within(from+pastNoLine, etcdwire.PrefixEnd(from))))}})
+		doRange(oldestFirst(keyRange(from, from+nonLine))),
+		doRange(oldestFirst(keyRange(from+nonLineEnd, etcdwire.PrefixEnd(from))))}})
 	if err != nil {
 		return nil, 0, err
 	}
-	return append(found(resp, 0), found(resp, 1)...), resp.Header.Revision, nil
+	return append(kvsAt(resp, 0), kvsAt(resp, 1)...), resp.Header.Revision, nil
 }
 
 // owner is who made a lease, as its session's record says.
@@ -228,10 +228,10 @@ type owner struct {
 	known bool   // there is one
 }
 
-// owners remembers sessions' records, which never change.
+// owners remembers what sessions' records say: their values never change.
 type owners struct {
 	mu   sync.Mutex
-	seen map[string]owner // by the lease's ID as keys have it
+	byID map[string]owner // by the lease's ID as keys have it
 }
 
 // ownersKept bounds how many.
@@ -255,14 +255,14 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 		if _, dup := out[id]; dup || id == "" {
 			continue
 		}
-		o, ok := s.owners.seen[id]
+		o, ok := s.owners.byID[id]
 		out[id] = o
 		if !ok {
 			miss = append(miss, id)
 		}
 	}
 	s.owners.mu.Unlock()
-	for some := range slices.Chunk(miss, chunk) {
+	for some := range slices.Chunk(miss, keysPerTxn) {
 		if err := s.readOwners(ctx, what, some, rev, out); err != nil {
 			return nil, err
 		}
@@ -286,12 +286,12 @@ func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev i
 	}
 	s.owners.mu.Lock()
 	defer s.owners.mu.Unlock()
-	if s.owners.seen == nil || len(s.owners.seen) > ownersKept {
-		s.owners.seen = map[string]owner{}
+	if s.owners.byID == nil || len(s.owners.byID) > ownersKept {
+		s.owners.byID = map[string]owner{}
 	}
 	for i, id := range ids {
-		o := ownerOf(one(resp, i))
-		out[id], s.owners.seen[id] = o, o
+		o := ownerOf(kvAt(resp, i))
+		out[id], s.owners.byID[id] = o, o
 	}
 	return nil
 }
@@ -301,7 +301,7 @@ func ownerOf(kv *mvccpb.KeyValue) owner {
 	if kv == nil {
 		return owner{note: "entered by another program: its lease has no session record"}
 	}
-	var r record
+	var r sessionRecord
 	if json.Unmarshal(kv.Value, &r) != nil {
 		return owner{known: true, note: "its session record cannot be read"}
 	}
@@ -340,7 +340,7 @@ func (s *Store) deliver(ctx context.Context, what, name string, holder *mvccpb.K
 	if err != nil || resp.Succeeded {
 		return err
 	}
-	if kv := one(resp, 0); kv == nil || kv.CreateRevision != holder.CreateRevision {
+	if kv := kvAt(resp, 0); kv == nil || kv.CreateRevision != holder.CreateRevision {
 		return placeGone("ask", name)
 	}
 	return refused(what, "the holder is another program, which cannot be asked")
@@ -373,7 +373,7 @@ func (s *Store) ClaimKey(ctx context.Context, name string, token uint64) (string
 func (s *Store) holding(ctx context.Context, what, name string, token uint64, keysOnly bool,
 ) (*mvccpb.KeyValue, int, error) {
 	dir := s.lineDir(name)
-	r := oldestFirst(under(dir))
+	r := oldestFirst(prefixRange(dir))
 	r.Limit, r.KeysOnly = 1, keysOnly
 	resp, err := s.wire.Get(ctx, what, r)
 	if err != nil || len(resp.Kvs) == 0 {

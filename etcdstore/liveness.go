@@ -15,19 +15,19 @@ import (
 // livenessWatch watches the heartbeat of one session for all in this process who wait right behind
 // a claim of it, and ends the session when the heartbeat is silent.
 //
-// It takes no decision about leadership: it ends what is dead. Let N be the last revision of the
-// heartbeat that was received here. A heartbeat that the holder counts was sent before it was
-// written. So either it was sent before N was received, or its revision is larger than N. A ttl
-// after N was received, and a little more for the clocks, the heartbeat is deleted under a compare
-// of N. If that succeeds there is no larger revision and never will be, and the holder's deadline,
-// which counts from an earlier instant, is over. This holds however late the Txn is carried out,
-// and however long this process slept before it. It would not hold if the time counted from before
-// the receipt, or if another revision than N were compared. Go's clock measures the silence: in
-// suspend it stands still, and the watch lasts longer.
+// It takes no decision about leadership: it ends what is dead. The proof: let N be the newest
+// revision of the heartbeat that was received here. Every heartbeat that the holder sent after that
+// receipt is written after N, and has a revision larger than N. A ttl after the receipt, and a
+// little more for the clocks, a Txn deletes the heartbeat if its revision is N. If the Txn
+// succeeds, no larger revision exists or ever will. So the holder counts no heartbeat that was sent
+// after the receipt, and its deadline, at most a ttl after the receipt, is over. This holds however
+// late etcd carries the Txn out, and however long this process slept before it. Both are needed:
+// the time counts from after the receipt, and the Txn compares N. Go's clock measures the silence:
+// in suspend it stands still, and the watch lasts longer.
 //
-// A missing heartbeat says nothing by itself, for whoever deleted it may not have waited. It counts
-// as one more change; after a ttl without it the session is dead. So two such watches, a lost
-// answer, and a watch that died half way do no harm.
+// A missing heartbeat proves nothing, for whoever deleted it may not have waited. The watch takes
+// that for one more change, and ends the session if it is still missing a ttl later. So two such
+// watches, a lost answer, and a watch that died half way do no harm.
 type livenessWatch struct {
 	all     *livenessWatches
 	s       *Store
@@ -37,16 +37,16 @@ type livenessWatch struct {
 	end     context.CancelFunc
 
 	// What follows is guarded by livenessWatches.mu.
-	subs    map[*livenessSub]struct{}
-	deleted map[string]bool // claims that were deleted; not nil: the session is dead
-	brief   *livenessSub    // of those who do not wait (see watchBriefly)
-	leaves  *time.Timer     // ends it
+	subs     map[*livenessSub]struct{}
+	deleted  map[string]bool // claims that endSession has deleted; not nil: the session is dead
+	forTry   *livenessSub    // of those who do not wait (see watchForTry)
+	tryTimer *time.Timer     // ends it
 }
 
 // livenessWatches are all of a store, by session.
 type livenessWatches struct {
 	s  *Store
-	mu sync.Mutex // nothing is called while it is held
+	mu sync.Mutex
 	by map[string]*livenessWatch
 }
 
@@ -58,22 +58,21 @@ type livenessSub struct {
 }
 
 const (
-	// overTTL is by how much the silence is longer than the ttl. With a drift of d the holder
-	// trusts 1 − d of the ttl on its clock. Two clocks that each differ from the true one by d run
-	// at most (1 + d) ÷ (1 − d) apart, or 1 ÷ (1 − d)² where d is measured on the faster one. So
-	// the silence must be 1 + d of the ttl, or 1 ÷ (1 − d): at the default of 0.10 that is 1.10, or
-	// 1.112. A larger d gives the holder's clock more room, and the waiter's keeps its 0.12: the
-	// two may run 1.12 ÷ (1 − d) apart.
-	overTTL = 1.12
+	// silenceTTLs is how long the silence is, in ttls. With a drift of d the holder stops after 1 −
+	// d ttls on its own clock. The waiter's clock may run (1 + d) ÷ (1 − d) times as fast as the
+	// holder's, if each differs from true time by at most d. So the silence must be 1 + d ttls on
+	// the waiter's clock. (If d is meant as a share of the faster clock: 1 ÷ (1 − d) ttls.) At the
+	// default d of 0.10 that is 1.10, or 1.112. With any d, the waiter's clock may run 1.12 ÷ (1 −
+	// d) times as fast as the holder's.
+	silenceTTLs = 1.12
 	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with its
 	// lease.
 	deletedAtOnce = 40
 )
 
-// watch watches the session that a claim is of, until the subscription is stopped. Nil, where the
-// claim's key says that there is no heartbeat or that it is another store's. Notify, which must not
-// block, is called some time after the claim was removed, for the watch on the claim may have
-// missed it.
+// watch watches the session that a claim is of, until the subscription is stopped. It returns nil
+// where the claim's key says that there is no heartbeat, or that it is another store's. Once the
+// claim was removed here, notify is called, which must not block: the hub may have missed the end.
 func (ls *livenessWatches) watch(claim string, notify func()) *livenessSub {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -86,45 +85,44 @@ func (ls *livenessWatches) watch(claim string, notify func()) *livenessSub {
 	return p
 }
 
-// watchBriefly watches the sessions of claims that were in the way of a Try, for a while: perhaps
-// nobody waits behind them. Who tries again and again then finds a session dead as soon as one who
-// waits.
-func (ls *livenessWatches) watchBriefly(claims []*mvccpb.KeyValue) {
+// watchForTry watches the sessions of claims that were in the way of a Try, for a while: perhaps
+// nobody waits behind them. Who tries again and again then takes over as soon as one who waits.
+func (ls *livenessWatches) watchForTry(claims []*mvccpb.KeyValue) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	for _, kv := range claims {
-		ls.watchBrieflyLocked(string(kv.Key))
+		ls.watchForTryLocked(string(kv.Key))
 	}
 }
 
-func (ls *livenessWatches) watchBrieflyLocked(claim string) {
+func (ls *livenessWatches) watchForTryLocked(claim string) {
 	v := ls.watchOfLocked(claim)
 	if v == nil {
 		return
 	}
-	if v.brief == nil {
-		v.brief = &livenessSub{v: v, notify: func() {}}
-		v.leaves = time.AfterFunc(2*v.silence, v.brief.stop)
+	if v.forTry == nil {
+		v.forTry = &livenessSub{v: v, notify: func() {}}
+		v.tryTimer = time.AfterFunc(2*v.silence, v.forTry.stop)
 	}
-	v.brief.claim = claim
-	v.subs[v.brief] = struct{}{}
-	v.leaves.Reset(2 * v.silence)
+	v.forTry.claim = claim
+	v.subs[v.forTry] = struct{}{}
+	v.tryTimer.Reset(2 * v.silence)
 }
 
-// watchOfLocked returns the watch over a claim's session, begun now if there is none; nil where the
-// session has no heartbeat. The caller holds mu and adds a subscription.
+// watchOfLocked returns the watch of a claim's session, begun now if there is none; nil where the
+// session has no heartbeat. The caller adds a subscription.
 func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 	session, ttl := parseStem(claim)
 	if ttl == 0 || !ls.s.isClaim(claim) {
-		return nil // a stranger's heartbeat is none of ours: here it would seem to be missing
+		return nil // another store's heartbeat has another key: here it would seem to be missing
 	}
 	v := ls.by[session]
 	if v == nil {
 		ctx, cancel := context.WithCancel(ls.s.wire.Context())
 		v = &livenessWatch{all: ls, s: ls.s, session: session, key: ls.s.beatKey(session), end: cancel,
-			silence: time.Duration(float64(ttl) * overTTL), subs: map[*livenessSub]struct{}{}}
+			silence: time.Duration(float64(ttl) * silenceTTLs), subs: map[*livenessSub]struct{}{}}
 		ls.by[session] = v
-		ls.s.wire.Spawn(func() { v.run(ctx) })
+		ls.s.wire.Go(func() { v.run(ctx) })
 	}
 	return v
 }
@@ -137,9 +135,10 @@ type livenessGuard struct {
 	ended bool
 }
 
-// over has the sessions of those claims watched from now on, and no others, unless stop was
-// called. Claims is called under the lock: of two calls at once the later one has the later state.
-func (g *livenessGuard) over(ls *livenessWatches, claims func() []string, notify func()) {
+// watchOnly has the sessions of those claims watched from now on, and no others, unless stop was
+// called. It calls claims under the lock: of two calls at once, the one that comes later reads
+// later.
+func (g *livenessGuard) watchOnly(ls *livenessWatches, claims func() []string, notify func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended {
@@ -177,7 +176,7 @@ func (p *livenessSub) stop() {
 	}
 }
 
-// leaveLocked ends the watch. The caller holds livenessWatches.mu.
+// leaveLocked ends the watch.
 func (v *livenessWatch) leaveLocked() {
 	v.end()
 	if v.all.by[v.session] == v {
@@ -185,8 +184,7 @@ func (v *livenessWatch) leaveLocked() {
 	}
 }
 
-// claims returns the keys of claims that are waited for and stand yet, deletedAtOnce of them at
-// most.
+// claims returns at most deletedAtOnce keys of claims that are waited for and still stand.
 func (v *livenessWatch) claims() (keys []string) {
 	v.all.mu.Lock()
 	defer v.all.mu.Unlock()
@@ -207,14 +205,16 @@ func (v *livenessWatch) claimsLocked() (keys []string) {
 // run watches until the session is dead or nobody waits behind it any more.
 func (v *livenessWatch) run(ctx context.Context) {
 	changed, notify := etcdwire.Signal()
-	su := v.s.wire.Hub.Watch(etcdwire.Span{Key: v.key, Puts: true}, notify)
-	defer su.Stop()
+	sub := v.s.wire.Hub.Watch(etcdwire.Span{Key: v.key, Puts: true}, notify)
+	defer sub.Stop()
 	last, ok := v.first(ctx)
 	for ok {
-		since := time.Now() // after the receipt, or a heartbeat sent meanwhile would be older than it looks
-		if last, ok = v.listen(ctx, su, changed, last, since); !ok {
-			return
-		}
+		since := time.Now() // read after the receipt of last, as the proof needs it
+		last, ok = v.listen(ctx, sub, changed, last, since)
+	}
+	for ctx.Err() == nil { // the session is dead, and claims of it are left that somebody waits for
+		_ = v.s.wire.Pause(ctx, changed, v.silence/8)
+		_, _, _ = v.endSession(0)
 	}
 }
 
@@ -223,7 +223,7 @@ func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 	for ctx.Err() == nil {
 		resp, err := v.try(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{doFind(v.key)}})
 		if err == nil {
-			return modRev(one(resp, 0)), true
+			return modRev(kvAt(resp, 0)), true
 		}
 		_ = storeutil.Sleep(ctx, v.silence/8)
 	}
@@ -231,8 +231,8 @@ func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 }
 
 // listen waits for a change after revision last, which was received at since, and returns the new
-// revision. It reports false when the watch is over: the session is dead, or nobody waits any more.
-func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-chan struct{}, last int64,
+// revision. It reports false when the session is dead, or nobody waits any more.
+func (v *livenessWatch) listen(ctx context.Context, sub *etcdwire.Sub, changed <-chan struct{}, last int64,
 	since time.Time,
 ) (int64, bool) {
 	pause := v.silence
@@ -244,7 +244,7 @@ func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-
 			return 0, false
 		case <-changed:
 			t.Stop()
-			if rev := su.Seen(); rev > last && !v.isDead() {
+			if rev := sub.NewestMod(); rev > last {
 				return rev, true
 			}
 		case <-t.C:
@@ -252,12 +252,9 @@ func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-
 		if pause = v.silence - time.Since(since); pause > 0 {
 			continue
 		}
-		mod, done, err := v.endSession(last)
-		switch {
-		case done:
+		switch mod, dead, err := v.endSession(last); {
+		case dead:
 			return 0, false
-		case v.isDead():
-			last = 0 // there is more to delete, or there was no answer
 		case err == nil:
 			return mod, true
 		}
@@ -266,9 +263,9 @@ func (v *livenessWatch) listen(ctx context.Context, su *etcdwire.Sub, changed <-
 }
 
 // endSession deletes the heartbeat, the record and the claims waited for, if the heartbeat still
-// has that revision; otherwise it returns the one it has. Done says that nobody waits for a claim
-// that is left.
-func (v *livenessWatch) endSession(last int64) (mod int64, done bool, err error) {
+// has that revision, and reports whether it did. Otherwise it returns the revision it has. It ends
+// the watch once nobody waits for a claim that is left.
+func (v *livenessWatch) endSession(last int64) (mod int64, dead bool, err error) {
 	record := v.s.prefix + sessions + v.session
 	claims := v.claims()
 	req := &pb.TxnRequest{
@@ -277,40 +274,34 @@ func (v *livenessWatch) endSession(last int64) (mod int64, done bool, err error)
 		Failure: []*pb.RequestOp{doFind(v.key)},
 	}
 	for _, key := range claims {
-		req.Success = append(req.Success, doGet(key)) // not its key only: etcd 3.7 would leave its lease out
+		req.Success = append(req.Success, doGet(key)) // for its lease: doFind does not return it on etcd 3.7
 	}
 	// The record goes in the same step: what lets a claim of the session enter or move compares it.
 	req.Success = append(req.Success, doDelete(v.key), doDelete(record))
 	for _, key := range claims {
 		req.Success = append(req.Success, doDelete(key))
 	}
-	// Not under the watch's context: news of the claim's end may come before this answer, and end
-	// the watch before the leases are revoked.
+	// Not under the watch's context: those who wait may hear of the claim's end before this answer
+	// comes, and end the watch, and then nobody would revoke the leases.
 	resp, err := v.try(v.s.wire.Context(), req)
 	if err != nil {
 		return 0, false, err
 	}
 	if !resp.Succeeded {
-		return modRev(one(resp, 0)), false, nil
+		return modRev(kvAt(resp, 0)), false, nil
 	}
 	var kvs []*mvccpb.KeyValue
 	for i := range claims {
-		kvs = append(kvs, found(resp, 1+i)...)
+		kvs = append(kvs, kvsAt(resp, 1+i)...)
 	}
-	return 0, v.revokeAll(claims, append(kvs, found(resp, 0)...)), nil
+	v.ended(claims, append(kvs, kvsAt(resp, 0)...))
+	return 0, true, nil
 }
 
-// isDead reports whether the session was ended here.
-func (v *livenessWatch) isDead() bool {
-	v.all.mu.Lock()
-	defer v.all.mu.Unlock()
-	return v.deleted != nil
-}
-
-// revokeAll revokes the leases of a dead session in the background: the claims that are left go
-// with them. It may fail. It reports whether the watch is over; it goes on while somebody waits for
-// a claim that is left.
-func (v *livenessWatch) revokeAll(deleted []string, kvs []*mvccpb.KeyValue) (over bool) {
+// ended notes which claims of the dead session were deleted, and ends the watch unless somebody
+// waits for a claim that is left. In the background it revokes the leases of kvs, so that the
+// claims that are left go with them; that may fail.
+func (v *livenessWatch) ended(deleted []string, kvs []*mvccpb.KeyValue) {
 	var leases []int64
 	seen := map[int64]bool{0: true}
 	for _, kv := range kvs {
@@ -326,25 +317,24 @@ func (v *livenessWatch) revokeAll(deleted []string, kvs []*mvccpb.KeyValue) (ove
 	for _, key := range deleted {
 		v.deleted[key] = true
 	}
-	if over = len(v.claimsLocked()) == 0; over {
+	if len(v.claimsLocked()) == 0 {
 		v.leaveLocked()
 	}
 	v.all.mu.Unlock()
-	v.s.wire.Later(v.notifyAgain)
-	v.s.wire.Later(func(ctx context.Context) {
+	v.s.wire.Background(v.notifyAgain)
+	v.s.wire.Background(func(ctx context.Context) {
 		for _, id := range leases {
 			for v.s.wire.Revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
-				_ = storeutil.Sleep(ctx, etcdwire.Again)
+				_ = storeutil.Sleep(ctx, etcdwire.RetryPause)
 			}
 		}
 	})
-	return over
 }
 
-// notifyAgain has those look who still wait a moment after their claims went. The others have heard
-// of it from the hub, and thousands need not ask.
+// notifyAgain waits a moment and then notifies those who still wait behind claims of the session.
+// Most have heard of the end from the hub by then and are not among them: thousands need not ask.
 func (v *livenessWatch) notifyAgain(ctx context.Context) {
-	_ = storeutil.Sleep(ctx, etcdwire.Again/2)
+	_ = storeutil.Sleep(ctx, etcdwire.RetryPause/2)
 	v.all.mu.Lock()
 	subs := make([]*livenessSub, 0, len(v.subs))
 	for p := range v.subs {
@@ -358,7 +348,7 @@ func (v *livenessWatch) notifyAgain(ctx context.Context) {
 
 // try runs a Txn under a limit of its own, or a frozen member would cost too much time.
 func (v *livenessWatch) try(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
-	actx, cancel := context.WithTimeout(ctx, max(v.silence/2, etcdwire.Patience+50*time.Millisecond))
+	actx, cancel := context.WithTimeout(ctx, max(v.silence/2, etcdwire.BlameAfter+50*time.Millisecond))
 	defer cancel()
 	resp, _, err := v.s.wire.Txn(actx, "watch a heartbeat", req)
 	return resp, err

@@ -178,16 +178,16 @@ func TestSimulatedMuteMemberIsLeft(t *testing.T) {
 		l := granted(t, s, "a", short)
 		k := keep(t, l)
 		time.Sleep(2 * time.Second)
-		l.heart.mu.Lock()
-		l.heart.underWay = true // no other call blames it
-		l.heart.mu.Unlock()
-		at, err := s.wire.Members.Use()
+		l.heartbeat.mu.Lock()
+		l.heartbeat.underWay = true // no other call blames it
+		l.heartbeat.mu.Unlock()
+		member, err := s.wire.Members.Current()
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.Freeze(a)
 		time.Sleep(time.Second)
-		if !s.wire.Members.Left(at) {
+		if !s.wire.Members.FailedOver(member) {
 			t.Error("seed 1: after a second of silence the member is still the one to ask")
 		}
 		c.Thaw(a)

@@ -84,7 +84,7 @@ func TestSimulatedWatchCountsFromTheReceipt(t *testing.T) {
 			g.before = func(req any) {
 				txn, ok := req.(*pb.TxnRequest)
 				if ok && len(txn.Success) == 1 &&
-					string(txn.Success[0].GetRequestRange().GetKey()) == holder.heart.key &&
+					string(txn.Success[0].GetRequestRange().GetKey()) == holder.heartbeat.key &&
 					once.CompareAndSwap(false, true) {
 					freeze(c, 1, true) // no event comes, and the read does not leave
 					time.Sleep(ttl * 9 / 10)
@@ -121,7 +121,7 @@ func TestSimulatedWatchWithALostAnswer(t *testing.T) {
 		g.set(func() {
 			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
 				err := do(ctx)
-				if isStrike(req, holder.heart.key) && err == nil && lost.Add(1) == 1 {
+				if isStrike(req, holder.heartbeat.key) && err == nil && lost.Add(1) == 1 {
 					return status.Error(codes.DeadlineExceeded, "lost")
 				}
 				return err
@@ -158,7 +158,7 @@ func TestSimulatedWatchIsOutrunByItsNews(t *testing.T) {
 		g.set(func() {
 			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
 				err := do(ctx)
-				if isStrike(req, holder.heart.key) && err == nil {
+				if isStrike(req, holder.heartbeat.key) && err == nil {
 					time.Sleep(50 * time.Millisecond)
 					err = ctx.Err()
 				}

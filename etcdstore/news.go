@@ -22,17 +22,17 @@ type newsbox struct {
 	seats   *seats
 	waiters *waiters
 
-	mu      sync.Mutex      // guards what follows, up to the blank line; nothing is called while it is held
+	mu      sync.Mutex      // guards what follows, up to the blank line
 	changed map[seatID]bool // what is to be read: the keys of the claims in these seats, or ownRecord
 	sub     *etcdwire.Sub   // watches the record and the requests
 	closed  bool
-	young   []unwatched // claims whose keys are not watched yet, in the order in which they came
+	toWatch []unwatchedClaim // in the order in which they came
 
 	// Only News uses these, of which one call is under way at a time.
 	nextCheck   time.Time // when some places are checked though nothing was told; zero: not decided yet
 	lastRecheck time.Time // when the record and some keys were read last for the same reason
 	owesRead    bool      // the last call told what it knew, and read nothing
-	told        []seatID  // places that the last call told as held by what was heard, without a read
+	toldUnread  []seatID  // places that the last call told as held by what was heard, without a read
 }
 
 // ownRecord stands for the session's record in newsbox.changed: no claim is without a name.
@@ -43,15 +43,12 @@ func newNewsbox(se *session, table *seats) *newsbox {
 		waiters: &waiters{wake: make(chan struct{}, 1), by: map[seatID]*waiter{}}}
 }
 
-// unwatched is a claim that has entered, or that is followed no more.
-type unwatched struct {
-	at    seatID
+// unwatchedClaim is one that has entered, or that is followed no more: its key is to be watched.
+type unwatchedClaim struct {
+	seat  seatID
 	token uint64
 	since time.Time
 }
-
-// chunk is how many keys are read or removed in one Txn: etcd allows 128 operations.
-const chunk = 100
 
 // News implements [driver.Lease]. Nothing relies on a push alone: from time to time it reads
 // though nothing was told.
@@ -65,7 +62,7 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 		if n.checkIfDue() {
 			rounds++
 		}
-		young := n.watchPlaces()
+		more := n.watchPlaces()
 		out, err := n.gather(ctx)
 		if len(out) > 0 {
 			return out, nil // also when err is not nil: what was read already is not told again
@@ -75,9 +72,9 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 		case driver.IsFinal(err):
 			return nil, err
 		case err != nil:
-			pause = etcdwire.Again
-		case young:
-			pause = min(pause, etcdwire.Settling)
+			pause = etcdwire.RetryPause
+		case more:
+			pause = min(pause, etcdwire.WatchAfter)
 		}
 		if err := n.s.wire.Pause(ctx, n.waiters.wake, pause); err != nil {
 			return nil, fmt.Errorf("etcd: news: %w", err)
@@ -85,8 +82,8 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 	}
 }
 
-// gather returns the news of all that was heard of. It tells what is known before it reads
-// anything, but not twice in turn, or a busy lease would never read.
+// gather returns the news of all that was heard of. If there is news that needs no read, it returns
+// that and reads nothing. The next call reads in any case, or a busy lease would never read.
 func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
 	out, doubtful := n.known()
 	if n.owesRead = len(out) > 0 && !n.owesRead; n.owesRead {
@@ -101,22 +98,22 @@ func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
 	return append(out, more...), err
 }
 
-// untilCheck returns for how long News may wait until it checks unprompted, after so many rounds
-// that found nothing. News that is told, and the end of a call of News, do not put the check off:
-// a busy lease has news all the time.
+// untilCheck returns for how long News may wait until the next check, after so many rounds that
+// found nothing. The instant of the check stays the same across calls of News that return news: a
+// busy lease has some all the time.
 func (n *newsbox) untilCheck(rounds int) time.Duration {
 	now := time.Now()
 	if n.lastRecheck.IsZero() {
 		n.lastRecheck = now
 	}
 	if n.nextCheck.IsZero() {
-		n.nextCheck = now.Add(n.waiters.spread(etcdwire.PollAfter(rounds)))
+		n.nextCheck = now.Add(n.waiters.checkPause(etcdwire.PollAfter(rounds)))
 	}
 	return n.nextCheck.Sub(now)
 }
 
-// checkIfDue has some followed places checked where that is due, and some keys read, seldomer.
-// It reports whether keys are.
+// checkIfDue has some followed places checked where that is due. Every 4 s at most it also has some
+// keys read, and then reports true.
 func (n *newsbox) checkIfDue() (rechecks bool) {
 	now := time.Now()
 	if n.nextCheck.IsZero() || now.Before(n.nextCheck) {
@@ -136,8 +133,8 @@ func (n *newsbox) checkIfDue() (rechecks bool) {
 func (n *newsbox) recheckSome() {
 	some := []seatID{ownRecord}
 	n.seats.mu.Lock()
-	for at := range n.seats.by { // in random order, so each has its turn
-		if some = append(some, at); len(some) > chunk {
+	for id := range n.seats.by { // in random order, so each has its turn
+		if some = append(some, id); len(some) > keysPerTxn {
 			break
 		}
 	}
@@ -153,54 +150,54 @@ func (n *newsbox) watchRecord() {
 	if begun {
 		return
 	}
-	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: n.key, End: sessionEnd(n.key), Puts: true},
+	sub := n.s.wire.Hub.Watch(etcdwire.Span{Key: n.recordKey, End: sessionEnd(n.recordKey), Puts: true},
 		func() { n.readSoon(ownRecord) })
 	n.readNext(ownRecord)
 	n.mu.Lock()
-	n.sub = su
+	n.sub = sub
 	closed := n.closed
 	n.mu.Unlock()
 	if closed {
-		su.Stop()
+		sub.Stop()
 	}
 }
 
 // watchPlaces begins to watch the keys of claims that have stood for a while and are not followed.
-// It reports whether some are too young.
-func (n *newsbox) watchPlaces() (young bool) {
-	old, young := n.oldEnough()
+// It reports whether others have not stood long enough yet.
+func (n *newsbox) watchPlaces() (more bool) {
+	old, more := n.oldEnough()
 	for _, b := range old {
 		n.seats.mu.Lock()
-		sl := n.seats.by[b.at]
-		due := sl != nil && sl.token == b.token && sl.sub == nil && !sl.leaving
+		seat := n.seats.by[b.seat]
+		due := seat != nil && seat.token == b.token && seat.sub == nil && !seat.leaving
 		n.seats.mu.Unlock()
-		if due && n.waiters.of(b.at) == nil {
-			n.watchPlace(sl)
+		if due && n.waiters.of(b.seat) == nil {
+			n.watchPlace(seat)
 		}
 	}
-	return young
+	return more
 }
 
 // watchPlace begins to watch one claim's key, unless it was given up meanwhile. No lock is held
 // while the hub is called.
-func (n *newsbox) watchPlace(sl *claimState) {
-	at := sl.seatID
+func (n *newsbox) watchPlace(seat *seatState) {
+	id := seat.seatID
 	n.seats.mu.Lock()
-	key := sl.key
+	key := seat.key
 	n.seats.mu.Unlock()
-	su := n.s.wire.Hub.Watch(etcdwire.Span{Key: key}, func() { n.readSoon(at) })
+	sub := n.s.wire.Hub.Watch(etcdwire.Span{Key: key}, func() { n.readSoon(id) })
 	n.seats.mu.Lock()
-	keep := n.seats.by[at] == sl && sl.key == key && sl.token != 0 && sl.sub == nil && !n.over()
+	keep := n.seats.by[id] == seat && seat.key == key && seat.token != 0 && seat.sub == nil && !n.over()
 	if keep {
-		sl.sub = su
+		seat.sub = sub
 	}
 	n.seats.mu.Unlock()
 	if !keep {
-		su.Stop()
+		sub.Stop()
 		return
 	}
-	if su.Stands() {
-		n.readSoon(at) // a watch that stands tells nothing at first: the key is read once in any case
+	if sub.Requested() {
+		n.readSoon(id) // a watch that stands already does not tell of what came before
 	}
 }
 
@@ -216,11 +213,11 @@ func (n *newsbox) collect(ctx context.Context) (out []driver.News, err error) {
 			n.readNext(ownRecord)
 		}
 	}
-	var batch []*claimState
+	var batch []*seatState
 	n.seats.mu.Lock()
-	for at := range changed {
-		if sl := n.seats.by[at]; sl != nil && sl.token != 0 && !sl.leaving {
-			batch = append(batch, sl)
+	for id := range changed {
+		if seat := n.seats.by[id]; seat != nil && seat.token != 0 && !seat.leaving {
+			batch = append(batch, seat)
 		}
 	}
 	n.seats.mu.Unlock()
@@ -232,28 +229,28 @@ func (n *newsbox) collect(ctx context.Context) (out []driver.News, err error) {
 			return true, err
 		})
 	}
-	for _, sl := range batch[done:] {
-		n.readNext(sl.seatID)
+	for _, seat := range batch[done:] {
+		n.readNext(seat.seatID)
 	}
 	return out, err
 }
 
-// readPlaces reads the keys of claims and returns news of those that are gone. Where etcd permits
-// some of the keys to nobody like us, it asks in halves, and tells nothing of these.
-func (n *newsbox) readPlaces(ctx context.Context, claims []*claimState) ([]driver.News, error) {
+// readPlaces reads the keys of claims and returns news of those that are gone. Where the user may
+// not read all of the keys it asks in halves, and tells nothing of those that are forbidden.
+func (n *newsbox) readPlaces(ctx context.Context, claims []*seatState) ([]driver.News, error) {
 	req := &pb.TxnRequest{}
 	// What a seat holds is noted before the read: a claim that enters meanwhile is not looked for
 	// in an older state.
 	n.seats.mu.Lock()
 	held := make([]driver.Place, len(claims))
-	for i, sl := range claims {
-		held[i] = sl.placeLocked()
-		req.Success = append(req.Success, doFind(sl.key))
+	for i, seat := range claims {
+		held[i] = seat.placeLocked()
+		req.Success = append(req.Success, doFind(seat.key))
 	}
 	n.seats.mu.Unlock()
 	resp, _, err := n.s.wire.Txn(ctx, "news", req)
 	if forbidden(err) {
-		return halves(claims, func(some []*claimState) ([]driver.News, error) { return n.readPlaces(ctx, some) })
+		return halves(claims, func(some []*seatState) ([]driver.News, error) { return n.readPlaces(ctx, some) })
 	}
 	if err != nil {
 		return nil, err
@@ -261,16 +258,16 @@ func (n *newsbox) readPlaces(ctx context.Context, claims []*claimState) ([]drive
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
 	var out []driver.News
-	for i, sl := range claims {
-		kv := one(resp, i)
-		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || sl.leaving ||
-			sl.token != held[i].Token {
+	for i, seat := range claims {
+		kv := kvAt(resp, i)
+		if kv != nil && uint64(kv.CreateRevision) == held[i].Token || held[i].Token == 0 || seat.leaving ||
+			seat.token != held[i].Token {
 			continue
 		}
 		out = append(out, driver.News{Place: held[i], Gone: true})
 		// Told: nothing more is to be said of it, and its ID must not enter again.
-		sl.leaving = true
-		n.seats.spent.Add(sl.id)
+		seat.leaving = true
+		n.seats.spent.Add(seat.id)
 	}
 	return out, nil
 }
@@ -292,25 +289,25 @@ func halves[T any](all []T, do func([]T) ([]driver.News, error)) (out []driver.N
 // readRequests reads the session's record and the requests, and returns those meant for a place
 // that stands.
 func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
-	done, err := n.s.turnToAsk(ctx) // a stream that is opened anew has all sessions of the process ask
+	done, err := n.s.startLineRead(ctx) // when a stream is opened anew, all sessions of the process read
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	resp, err := n.s.wire.Get(ctx, "news", within(n.key, sessionEnd(n.key)))
+	resp, err := n.s.wire.Get(ctx, "news", keyRange(n.recordKey, sessionEnd(n.recordKey)))
 	if err != nil {
 		return nil, err
 	}
 	kvs := resp.Kvs
-	if len(kvs) == 0 || string(kvs[0].Key) != n.key || kvs[0].CreateRevision != n.born {
+	if len(kvs) == 0 || string(kvs[0].Key) != n.recordKey || kvs[0].CreateRevision != n.recordCreated {
 		return nil, n.lost("news")
 	}
 	var out []driver.News
 	for _, kv := range kvs[1:] {
 		if told, ok := n.request(kv); ok {
 			out = append(out, told)
-			// Told once; with it gone, the next term starts clean. If this fails, asked still
-			// knows it.
+			// It is told once, and deleted so that it cannot reach the next term. Where the delete
+			// fails, lastRequest keeps it from being told again.
 			_, _, _ = n.s.wire.Txn(ctx, "news", &pb.TxnRequest{
 				Compare: []*pb.Compare{ifMod(string(kv.Key), kv.ModRevision)},
 				Success: []*pb.RequestOp{doDelete(string(kv.Key))}})
@@ -322,19 +319,19 @@ func (n *newsbox) readRequests(ctx context.Context) ([]driver.News, error) {
 // request reads one request. It reports false for one that was told already, or is not for a
 // place of ours that stands.
 func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
-	name, ok := unescape(strings.TrimPrefix(string(kv.Key), n.key+"/ask/"))
+	name, ok := unescape(strings.TrimPrefix(string(kv.Key), n.recordKey+"/ask/"))
 	var r driver.Request
 	if !ok || json.Unmarshal(kv.Value, &r) != nil {
 		return driver.News{}, false
 	}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
-	for _, sl := range n.seats.by { // it does not say which seat, but no two claims have one token
-		if sl.Name != name || sl.token == 0 || sl.token != r.Token || kv.ModRevision <= sl.asked {
+	for _, seat := range n.seats.by { // the request does not name a seat, but no two claims have one token
+		if seat.Name != name || seat.token == 0 || seat.token != r.Token || kv.ModRevision <= seat.lastRequest {
 			continue
 		}
-		sl.asked = kv.ModRevision
-		p := sl.placeLocked()
+		seat.lastRequest = kv.ModRevision
+		p := seat.placeLocked()
 		p.Held = true
 		return driver.News{Place: p, Request: &r}, true
 	}
@@ -343,10 +340,10 @@ func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 
 // watchSoon has a claim's key watched if it stands for long enough. News is woken for the first
 // such claim only: as long as there are some it comes back by itself.
-func (n *newsbox) watchSoon(at seatID, token uint64) {
+func (n *newsbox) watchSoon(id seatID, token uint64) {
 	n.mu.Lock()
-	first := len(n.young) == 0
-	n.young = append(n.young, unwatched{at, token, time.Now()})
+	first := len(n.toWatch) == 0
+	n.toWatch = append(n.toWatch, unwatchedClaim{id, token, time.Now()})
 	n.mu.Unlock()
 	if first {
 		n.waiters.poke()
@@ -355,17 +352,17 @@ func (n *newsbox) watchSoon(at seatID, token uint64) {
 
 // oldEnough takes out the claims that have stood for long enough, and reports whether others have
 // not.
-func (n *newsbox) oldEnough() (old []unwatched, young bool) {
+func (n *newsbox) oldEnough() (old []unwatchedClaim, more bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	i := 0
-	for i < len(n.young) && time.Since(n.young[i].since) >= etcdwire.Settling {
+	for i < len(n.toWatch) && time.Since(n.toWatch[i].since) >= etcdwire.WatchAfter {
 		i++
 	}
-	if old, n.young = n.young[:i:i], n.young[i:]; len(n.young) == 0 {
-		n.young = nil // the array goes too
+	if old, n.toWatch = n.toWatch[:i:i], n.toWatch[i:]; len(n.toWatch) == 0 {
+		n.toWatch = nil // the array goes too
 	}
-	return old, n.young != nil
+	return old, n.toWatch != nil
 }
 
 // readSoon has News read the keys of the claims in some seats, or ownRecord, and wakes it.
@@ -378,18 +375,18 @@ func (n *newsbox) readSoon(some ...seatID) {
 func (n *newsbox) readNext(some ...seatID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, at := range some {
-		n.changed[at] = true
+	for _, id := range some {
+		n.changed[id] = true
 	}
 }
 
 // close ends what News has watched. The lease is over.
 func (n *newsbox) close() {
 	n.mu.Lock()
-	su := n.sub
+	sub := n.sub
 	n.sub, n.closed = nil, true
 	n.mu.Unlock()
-	su.Stop()
+	sub.Stop()
 	n.waiters.close()
 	n.waiters.poke() // for News to find out
 }

@@ -44,12 +44,12 @@ func doFind(key string) *pb.RequestOp {
 	return doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})
 }
 
-// within asks for all keys in [from, end), and under for those that begin with prefix.
-func within(from, end string) *pb.RangeRequest {
+// keyRange asks for all keys in [from, end), prefixRange for those that begin with prefix.
+func keyRange(from, end string) *pb.RangeRequest {
 	return &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end)}
 }
 
-func under(prefix string) *pb.RangeRequest { return within(prefix, etcdwire.PrefixEnd(prefix)) }
+func prefixRange(prefix string) *pb.RangeRequest { return keyRange(prefix, etcdwire.PrefixEnd(prefix)) }
 
 // oldestFirst has the keys come in the order of their create revisions.
 func oldestFirst(r *pb.RangeRequest) *pb.RangeRequest {
@@ -57,8 +57,11 @@ func oldestFirst(r *pb.RangeRequest) *pb.RangeRequest {
 	return r
 }
 
-// keysOf has at most limit keys come, without their values. Limit 0: all.
-func keysOf(r *pb.RangeRequest, limit int) *pb.RangeRequest {
+// keysPerTxn is how many keys are read or removed in one Txn: etcd allows 128 operations.
+const keysPerTxn = 100
+
+// keysOnly makes r return at most limit keys, without their values. Limit 0: all.
+func keysOnly(r *pb.RangeRequest, limit int) *pb.RangeRequest {
 	r.Limit, r.KeysOnly = int64(limit), true
 	return r
 }
@@ -121,7 +124,7 @@ func doDeleteRange(key, end string) *pb.RequestOp {
 // youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest
 // first. Rev 0: the youngest of all.
 func youngest(from, end string, n int, rev int64) *pb.RangeRequest {
-	r := keysOf(within(from, end), n)
+	r := keysOnly(keyRange(from, end), n)
 	r.SortOrder, r.SortTarget = pb.RangeRequest_DESCEND, pb.RangeRequest_CREATE
 	if rev > 0 {
 		r.MaxCreateRevision = rev - 1
@@ -129,17 +132,17 @@ func youngest(from, end string, n int, rev int64) *pb.RangeRequest {
 	return r
 }
 
-// found returns the keys that the i-th operation of a Txn read, none if it was no read.
-func found(r *pb.TxnResponse, i int) []*mvccpb.KeyValue {
+// kvsAt returns the keys that the i-th operation of a Txn has read, none if it was no read.
+func kvsAt(r *pb.TxnResponse, i int) []*mvccpb.KeyValue {
 	if i >= len(r.Responses) {
 		return nil
 	}
 	return r.Responses[i].GetResponseRange().GetKvs()
 }
 
-// one returns the only key that the i-th operation of a Txn read, or nil.
-func one(r *pb.TxnResponse, i int) *mvccpb.KeyValue {
-	if kvs := found(r, i); len(kvs) > 0 {
+// kvAt returns the first key that the i-th operation of a Txn has read, or nil.
+func kvAt(r *pb.TxnResponse, i int) *mvccpb.KeyValue {
+	if kvs := kvsAt(r, i); len(kvs) > 0 {
 		return kvs[0]
 	}
 	return nil

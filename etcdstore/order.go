@@ -19,43 +19,48 @@ import (
 // youngest exclusive claim before it: that one's end wakes all readers behind it, and nobody else.
 //
 // The slots of a semaphore come free in any order. Its first waiter hears of the end of every
-// shared claim. Each other waiter waits for the end or the turn of the claim before it: a claim
-// that comes to hold rewrites its own key (show), if anybody stands behind it. So a release costs
-// its delete, a read by the first waiter and, where others wait, a rewrite and two reads by the
-// next one, however long the line is. A claim that comes to hold and does not look is a case for
-// the timer.
+// shared claim. Each other waiter hears of two things: the end of the claim before it, and that the
+// claim before it holds by now. For a claim that comes to hold, and has others behind it, rewrites
+// its own key (announce). So a release costs its delete and a read by the first waiter; if others
+// wait, also a rewrite by the first waiter and two reads by the second. The length of the line does
+// not matter. If a claim that comes to hold does not rewrite its key, those behind it have their
+// timers.
 
-// standing is how a place stands in its line at one revision.
+// standing is how a place stands in its line at one revision. What is set:
+//
+//	the place                        ahead            waitsFor, rightBefore
+//	exclusive, waits                 who is before    none
+//	shared, waits for an exclusive   that claim       that claim
+//	shared, waits for a slot         none             shared claims
+//	holds                            none             none
 type standing struct {
-	rev    int64 // at which it does
-	stands bool
-	held   bool
-	// of an exclusive claim: who stands before it, the youngest first, at most nearby of them;
-	// of a shared one: whose end it waits for
-	before   []predecessor
-	ahead    etcdwire.Span // of a shared one that waits: the next event there may end the waiting
-	behind   []string      // of a shared one that waits: the claims that it stands right behind
-	followed bool          // others stand behind a claim on a semaphore
+	rev          int64
+	stands       bool
+	held         bool
+	ahead        []predecessor // the youngest first, at most maxAhead of them
+	waitsFor     etcdwire.Span // the next event there may end the waiting
+	rightBefore  []string      // the claims whose sessions are watched: their end may end the waiting
+	othersBehind bool          // others stand behind it
 }
 
-// neighbours is the read by which a new exclusive claim learns who stands before it: all of them,
-// where these are fewer than nearby. It reads in the order of keys. To find the youngest etcd would
-// sort the whole line, while everybody's writes wait.
+// neighbours is the read by which a new exclusive claim learns who stands before it. It reads fewer
+// than maxAhead claims, or the line has more. It reads in the order of keys: to find the youngest,
+// etcd would sort the whole line while everybody's writes wait.
 func neighbours(dir string) *pb.RequestOp {
-	return doRange(keysOf(under(dir), nearby))
+	return doRange(keysOnly(prefixRange(dir), maxAhead))
 }
 
 // byAge returns what neighbours has read, the youngest first. It reports false where there may be
 // more.
 func byAge(kvs []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, bool) {
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(b.CreateRevision, a.CreateRevision) })
-	return kvs, len(kvs) < nearby
+	return kvs, len(kvs) < maxAhead
 }
 
-// before returns the reads that tell whether a claim made at rev holds, or a new one with rev 0.
-func before(dir string, slots int, rev int64) []*pb.RequestOp {
+// readsBefore returns the reads that tell whether a claim made at rev holds, or a new one (rev 0).
+func readsBefore(dir string, slots int, rev int64) []*pb.RequestOp {
 	if slots == 0 {
-		return []*pb.RequestOp{doRange(youngest(dir, etcdwire.PrefixEnd(dir), nearby, rev))}
+		return []*pb.RequestOp{doRange(youngest(dir, etcdwire.PrefixEnd(dir), maxAhead, rev))}
 	}
 	ops := []*pb.RequestOp{doRange(youngest(dir, dir+etcdwire.SharedMark, 1, rev))}
 	if slots != driver.Unlimited {
@@ -64,9 +69,9 @@ func before(dir string, slots int, rev int64) []*pb.RequestOp {
 	return ops
 }
 
-// verdict returns, by the answers to before, whether the claim holds, and otherwise what it waits
-// for.
-func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool, wait etcdwire.Span) {
+// evaluate returns, by the answers to readsBefore, whether the claim holds, and otherwise what it
+// waits for.
+func evaluate(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool, wait etcdwire.Span) {
 	if slots <= 0 {
 		if len(first) == 0 {
 			return true, etcdwire.Span{}
@@ -92,9 +97,9 @@ func verdict(dir string, slots int, first, shared []*mvccpb.KeyValue) (held bool
 	return false, etcdwire.Span{Key: string(shared[0].Key), Puts: true}
 }
 
-// behind returns the claims that a shared one with that wait stands right behind: their sessions
-// are to be watched.
-func behind(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
+// rightBefore returns the claims whose end may end that wait of a shared one: their sessions are to
+// be watched.
+func rightBefore(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.End != "":
 		for _, kv := range shared {
@@ -112,13 +117,13 @@ func (se *session) look(ctx context.Context, what string, p driver.Place) (stand
 	if err != nil {
 		return standing{}, err
 	}
-	return se.seen(p, resp, 0), nil
+	return se.standingIn(p, resp, 0), nil
 }
 
-// looking is what look reads. seen says what the answers mean, the first of which has that index.
+// looking returns the reads of look. Their answers are for standingIn, with the index of the first.
 func (se *session) looking(p driver.Place) []*pb.RequestOp {
 	dir := se.s.lineDir(p.Name)
-	ops := append([]*pb.RequestOp{doFind(se.keyOf(p))}, before(dir, p.Slots, int64(p.Token))...)
+	ops := append([]*pb.RequestOp{doFind(se.keyOf(p))}, readsBefore(dir, p.Slots, int64(p.Token))...)
 	if p.Slots > 0 {
 		later := youngest(dir+etcdwire.SharedMark, dir+etcdwire.SharedEnd, 1, 0)
 		later.MinCreateRevision = int64(p.Token) + 1
@@ -127,46 +132,46 @@ func (se *session) looking(p driver.Place) []*pb.RequestOp {
 	return ops
 }
 
-func (se *session) seen(p driver.Place, resp *pb.TxnResponse, at int) standing {
-	kv := one(resp, at)
+func (se *session) standingIn(p driver.Place, resp *pb.TxnResponse, at int) standing {
+	kv := kvAt(resp, at)
 	if kv == nil || uint64(kv.CreateRevision) != p.Token {
 		return standing{}
 	}
-	st := standing{rev: resp.Header.Revision, stands: true, followed: p.Slots > 0 && one(resp, at+3) != nil}
+	st := standing{rev: resp.Header.Revision, stands: true, othersBehind: p.Slots > 0 && kvAt(resp, at+3) != nil}
 	if p.Slots == 0 {
-		st.before = predecessors(found(resp, at+1))
-		st.held = len(st.before) == 0
+		st.ahead = predecessors(kvsAt(resp, at+1))
+		st.held = len(st.ahead) == 0
 		return st
 	}
 	var shared []*mvccpb.KeyValue
 	if p.Slots > 0 {
-		shared = found(resp, at+2)
+		shared = kvsAt(resp, at+2)
 	}
-	first := found(resp, at+1)
-	st.held, st.ahead = verdict(se.s.lineDir(p.Name), p.Slots, first, shared)
-	st.behind = behind(st.ahead, shared)
-	if len(first) > 0 && string(first[0].Key) == st.ahead.Key && !st.ahead.Puts {
-		st.before = predecessors(first) // it waits for that one's end
+	first := kvsAt(resp, at+1)
+	st.held, st.waitsFor = evaluate(se.s.lineDir(p.Name), p.Slots, first, shared)
+	st.rightBefore = rightBefore(st.waitsFor, shared)
+	if len(first) > 0 && string(first[0].Key) == st.waitsFor.Key && !st.waitsFor.Puts {
+		st.ahead = predecessors(first) // it waits for that one's end
 	}
 	return st
 }
 
-// show has those behind a claim on a semaphore learn that it holds by now. It happens in the
-// background; where it fails their timers are left.
-func (n *newsbox) show(p driver.Place, st standing) {
+// announce tells those behind a claim on a semaphore that it holds by now: it rewrites the claim's
+// key, in the background. Where that fails they have their timers.
+func (n *newsbox) announce(p driver.Place, st standing) {
 	n.seats.mu.Lock()
-	sl := n.seats.by[storeutil.SeatAt(p)]
+	seat := n.seats.by[storeutil.SeatAt(p)]
 	due := false
-	if sl != nil && sl.token == p.Token {
-		due = st.followed && !sl.shown
-		sl.shown = true // who enters from now on sees that it holds
+	if seat != nil && seat.token == p.Token {
+		due = st.othersBehind && !seat.announced
+		seat.announced = true // who enters from now on sees that it holds
 	}
 	n.seats.mu.Unlock()
 	if !due {
 		return
 	}
 	key := n.keyOf(p)
-	n.s.wire.Later(func(ctx context.Context) {
+	n.s.wire.Background(func(ctx context.Context) {
 		resp, _, err := n.s.wire.Txn(ctx, verb("wait for", p.Name), &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(key, int64(p.Token))},
 			Success: []*pb.RequestOp{doTouch(key)},
@@ -177,7 +182,7 @@ func (n *newsbox) show(p driver.Place, st standing) {
 	})
 }
 
-// asking is how many waiters of a store may read lines at the same time. To find the youngest
-// claims etcd sorts the whole line. Thousands who wait in one line and read it together, after
-// their stream was opened anew, would get no answer in time, ask again, and hold the line up.
-const asking = 8
+// maxLineReads is how many waiters of a store may read lines at the same time: to find the youngest
+// claims etcd sorts the whole line. After the stream was opened anew, thousands who wait in one
+// line would read it together, get no answer in time, ask again, and hold the line up.
+const maxLineReads = 8

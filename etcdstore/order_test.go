@@ -18,12 +18,12 @@ import (
 func TestClaimKeysSayWhatTheyAreOf(t *testing.T) {
 	s := &Store{layout: layout{"primacy/"}}
 	check := func(name string, seat uint32, slots int16, lease int64) bool {
-		at := seatID{Name: name}
+		id := seatID{Name: name}
 		if seat%3 > 0 {
-			at.Seat = fmt.Sprintf("s%x", seat)
+			id.Seat = fmt.Sprintf("s%x", seat)
 		}
 		n := max(int(slots), driver.Unlimited)
-		dir, key := s.lineDir(name), s.claimKey(at, n, hex(lease&(1<<63-1)))
+		dir, key := s.lineDir(name), s.claimKey(id, n, hex(lease&(1<<63-1)))
 		got, session := parseClaim(dir, key)
 		exclusive := key >= dir && key < dir+etcdwire.SharedMark
 		shared := key >= dir+etcdwire.SharedMark && key < dir+etcdwire.SharedEnd
@@ -98,7 +98,7 @@ func (c *crowd) look(i int) {
 		first = c.line[i-1 : i]
 	}
 	c.looks++
-	held, wait := verdict(c.dir, slots, first, shared)
+	held, wait := evaluate(c.dir, slots, first, shared)
 	if !held {
 		c.ahead[key] = wait
 		return

@@ -127,11 +127,11 @@ func FuzzStanding(f *testing.F) {
 	f.Add("zz/\xff", int64(0), []byte(nil), []byte("{"))
 	f.Fuzz(func(t *testing.T, suffix string, lease int64, value, rec []byte) {
 		kv := &mvccpb.KeyValue{Lease: lease, Value: value, CreateRevision: 7}
-		st := entryOf(suffix, kv, ownerOf(&mvccpb.KeyValue{Value: rec}))
-		if st.Token != 7 || (lease == 0) != (st.Lease == "") || string(st.Value) != string(value) {
-			t.Errorf("standing = %+v", st)
+		e := entryOf(suffix, kv, ownerOf(&mvccpb.KeyValue{Value: rec}))
+		if e.Token != 7 || (lease == 0) != (e.Lease == "") || string(e.Value) != string(value) {
+			t.Errorf("standing = %+v", e)
 		}
-		if lease == 0 && st.Note == "" {
+		if lease == 0 && e.Note == "" {
 			t.Error("a claim without a lease has no note")
 		}
 	})
@@ -143,8 +143,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add("primacy/@session/12/ask/%", []byte(`[]`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		l := newLease(build(nil, Options{Prefix: "primacy/"}), 0x12)
-		at := seatID{Name: "a"}
-		l.seats.by[at] = &claimState{seatID: at, claimFields: claimFields{id: "id", token: 7}}
+		id := seatID{Name: "a"}
+		l.seats.by[id] = &seatState{seatID: id, claimFields: claimFields{id: "id", token: 7}}
 		n, ok := l.request(&mvccpb.KeyValue{Key: []byte(key), Value: value, ModRevision: 9})
 		if ok && (n.Request == nil || n.Request.Token != 7 || n.Place.Name != "a") {
 			t.Errorf("request = %+v", n)

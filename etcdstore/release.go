@@ -27,25 +27,25 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 
 // release gives one place up.
 func (l *lease) release(ctx context.Context, p driver.Place) error {
-	sl := l.seats.open(storeutil.SeatAt(p))
-	defer l.seats.drop(sl)
-	l.seats.renounce(sl, p)
-	if err := sl.lock(ctx); err != nil {
+	seat := l.seats.open(storeutil.SeatAt(p))
+	defer l.seats.drop(seat)
+	l.seats.markGivenUp(seat, p)
+	if err := seat.lock(ctx); err != nil {
 		return fmt.Errorf("etcd: %s: %w", verb("release", p.Name), err)
 	}
-	defer sl.unlock()
-	return l.releaseIn(ctx, sl, p)
+	defer seat.unlock()
+	return l.releaseIn(ctx, seat, p)
 }
 
 // releaseIn is release. The caller has the seat's turn.
-func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) error {
+func (l *lease) releaseIn(ctx context.Context, seat *seatState, p driver.Place) error {
 	switch {
-	case l.seats.has(sl, p):
-		return l.retract(ctx, sl, l.s.journal.recordOf(ctx, p))
+	case l.seats.has(seat, p):
+		return l.retract(ctx, seat, l.s.journal.journalRecordOf(ctx, p))
 	case p.Token != 0:
-		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token), l.s.journal.recordOf(ctx, p))
+		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token), l.s.journal.journalRecordOf(ctx, p))
 	}
-	// Nothing of this ID stands or is under way: an ID is forgotten only when that is certain.
+	// No claim of this ID stands, and no put of it is under way: only then is an ID forgotten.
 	return nil
 }
 
@@ -53,68 +53,70 @@ func (l *lease) releaseIn(ctx context.Context, sl *claimState, p driver.Place) e
 //
 // Where a put of it is in doubt, to delete the key is not enough: the put may sit in a frozen
 // member and be carried out long after. So the session's record is rewritten in the same Txn. That
-// changes its mod revision, the mark, which each put compares: whatever is under way fails from
-// then on.
-func (l *lease) retract(ctx context.Context, sl *claimState, n *releaseRecord) error {
+// changes its mod revision, which each put compares: every put under way fails from then on.
+func (l *lease) retract(ctx context.Context, seat *seatState, jr *journalRecord) error {
 	l.seats.mu.Lock()
-	sl.leaving = true
-	token, doubt := int64(sl.token), sl.doubt
+	seat.leaving = true
+	token, doubt := int64(seat.token), seat.doubt
 	l.seats.mu.Unlock()
 	var err error
 	switch {
 	case doubt:
-		if err = l.fence(ctx, sl, token, n); etcdwire.NoSpace(err) {
-			// The fence is a put. What stands goes at once, or nobody could follow while etcd is
-			// full. The claim stays in doubt until it is fenced off.
-			if rerr := l.removeFound(ctx, sl); rerr != nil {
+		if err = l.retractInDoubt(ctx, seat, token, jr); etcdwire.NoSpace(err) {
+			// A full etcd refuses the put of the record, but not a delete. So the key that stands
+			// is deleted now, and the next claim can hold. This one stays in doubt, for a later
+			// call.
+			if rerr := l.removeFound(ctx, seat); rerr != nil {
 				err = rerr
 			}
 		}
 	case token != 0:
-		err = l.remove(ctx, sl.Name, sl.key, token, n)
+		err = l.remove(ctx, seat.Name, seat.key, token, jr)
 	}
 	if err == nil {
-		l.clear(sl)
+		l.clear(seat)
 	}
 	return err
 }
 
-// remove deletes a claim's key if it still has that create revision, and then leaves the record n.
-func (l *lease) remove(ctx context.Context, name, key string, create int64, n *releaseRecord) error {
+// remove deletes a claim's key if it still has that create revision, and then leaves the journal
+// record.
+func (l *lease) remove(ctx context.Context, name, key string, create int64, jr *journalRecord) error {
 	_, _, err := l.batch.send(ctx, "release", name, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(key, create)},
 		Success: []*pb.RequestOp{doDelete(key)},
-	}, n)
+	}, jr)
 	return err
 }
 
 // removeFound deletes the key of the seat's claim if it stands, by its present create revision: a
 // late delete must not meet a later claim. The caller has the turn.
-func (l *lease) removeFound(ctx context.Context, sl *claimState) error {
-	resp, err := l.s.wire.Get(ctx, verb("release", sl.Name), keysOf(within(sl.key, ""), 0))
+func (l *lease) removeFound(ctx context.Context, seat *seatState) error {
+	resp, err := l.s.wire.Get(ctx, verb("release", seat.Name), keysOnly(keyRange(seat.key, ""), 0))
 	if err != nil || len(resp.Kvs) == 0 {
 		return err
 	}
-	return l.remove(ctx, sl.Name, sl.key, resp.Kvs[0].CreateRevision, nil)
+	return l.remove(ctx, seat.Name, seat.key, resp.Kvs[0].CreateRevision, nil)
 }
 
-// fence is retract's Txn, tried until it fits what stands. The caller has the turn.
-func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *releaseRecord) error {
+// retractInDoubt rewrites the session's record and deletes the claim's key, if it stands. It
+// repeats the Txn until its compares fit what stands. The caller has the turn.
+func (l *lease) retractInDoubt(ctx context.Context, seat *seatState, create int64, jr *journalRecord) error {
 	for {
-		leaves := n
+		left := jr
 		req := &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(l.key, l.born), ifCreate(sl.key, create)},
-			Success: []*pb.RequestOp{doReplace(l.key, l.record)},
-			Failure: []*pb.RequestOp{doGet(sl.key), doGet(l.key)},
+			Compare: []*pb.Compare{ifCreate(l.recordKey, l.recordCreated), ifCreate(seat.key, create)},
+			Success: []*pb.RequestOp{doReplace(l.recordKey, l.recordValue)},
+			Failure: []*pb.RequestOp{doGet(seat.key), doGet(l.recordKey)},
 		}
 		if create != 0 {
-			req.Success = append(req.Success, doDelete(sl.key))
+			req.Success = append(req.Success, doDelete(seat.key))
 		} else {
-			leaves = nil // it removes nothing
+			left = nil // it removes nothing
 		}
-		req.Success = append(req.Success, doGet(l.key)) // mark and lease of one instant: a move may have come between
-		resp, out := l.s.journal.sendWithRecord(ctx, req, leaves)
-		err := l.s.wire.Explain(ctx, verb("release", sl.Name), out)
+		req.Success = append(req.Success, doGet(l.recordKey)) // a move may have come before: it tells the lease too
+		resp, out := l.s.journal.sendWithRecord(ctx, req, left)
+		err := l.s.wire.Explain(ctx, verb("release", seat.Name), out)
 		if isGone(err) {
 			return nil // the lease is gone, and with it every claim that stands or may come
 		}
@@ -122,18 +124,18 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 			return err
 		}
 		if resp.Succeeded {
-			rec := one(resp, len(req.Success)-1)
-			l.learn(rec.ModRevision, rec.Lease)
+			rec := kvAt(resp, len(req.Success)-1)
+			l.noteRecord(rec.ModRevision, rec.Lease)
 			return nil
 		}
-		own, rec := one(resp, 0), one(resp, 1)
-		if rec == nil || rec.CreateRevision != l.born {
-			// No put can enter without the record; what stands is all there will be.
+		own, rec := kvAt(resp, 0), kvAt(resp, 1)
+		if rec == nil || rec.CreateRevision != l.recordCreated {
+			// Without the record no put can enter: only what stands now is to be removed.
 			_ = l.lost("release")
 			if own == nil {
 				return nil
 			}
-			return l.remove(ctx, sl.Name, sl.key, own.CreateRevision, n)
+			return l.remove(ctx, seat.Name, seat.key, own.CreateRevision, jr)
 		}
 		create = 0
 		if own != nil {
@@ -143,17 +145,17 @@ func (l *lease) fence(ctx context.Context, sl *claimState, create int64, n *rele
 }
 
 // clear forgets the claim, which does not stand and cannot come. The caller has the seat's turn.
-func (l *lease) clear(sl *claimState) {
+func (l *lease) clear(seat *seatState) {
 	l.seats.mu.Lock()
-	su, token := sl.sub, sl.token
-	sl.claimFields = claimFields{slots: sl.slots, key: sl.key, stop: sl.stop}
+	sub, token := seat.sub, seat.token
+	seat.claimFields = claimFields{}
 	l.seats.mu.Unlock()
-	su.Stop()
-	l.newsbox.released(sl.seatID, token)
+	sub.Stop()
+	l.newsbox.released(seat.seatID, token)
 }
 
-// Update implements [driver.Lease]. Each put compares the key's mod revision too: an earlier Update
-// of unknown outcome would otherwise bring its value back when it is carried out late.
+// Update implements [driver.Lease]. Each put compares the key's mod revision too: otherwise an
+// earlier Update whose outcome is unknown could be carried out later, and bring its value back.
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
 	what := verb("update", p.Name)
 	p, err := l.seats.known(p)
@@ -174,7 +176,7 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 			l.seats.modOf(p, resp.Header.Revision)
 			return nil
 		}
-		own := one(resp, 0)
+		own := kvAt(resp, 0)
 		if own == nil || uint64(own.CreateRevision) != p.Token {
 			return placeGone("update", p.Name)
 		}

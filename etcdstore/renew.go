@@ -13,18 +13,18 @@ import (
 // renewal keeps the lease alive.
 type renewal struct {
 	*session
-	seats  *seats
-	stream etcdwire.Keepalives // one renewal of the etcd lease at a time
-	heart  *heart              // nil: the ttl is kept by the etcd lease alone
+	seats      *seats
+	keepalives etcdwire.Keepalives // one renewal of the etcd lease at a time
+	heartbeat  *heartbeat          // nil: the ttl is kept by the etcd lease alone
 }
 
-// Renew implements [driver.Lease]. It makes one attempt, for only a call that begins anew counts
-// from a new instant.
+// Renew implements [driver.Lease]. It makes one attempt: the caller counts the ttl from before its
+// call, so another attempt is worth more as a new call.
 func (r *renewal) Renew(ctx context.Context) error {
 	if r.over() {
 		return r.goneErr("renew")
 	}
-	if r.heart != nil {
+	if r.heartbeat != nil {
 		return r.renewHeartbeat(ctx)
 	}
 	return r.renewBase(ctx)
@@ -34,21 +34,21 @@ func (r *renewal) Renew(ctx context.Context) error {
 func (r *renewal) renewBase(ctx context.Context) error {
 	// For callers without a limit: half of the ttl leaves time for another attempt.
 	limit := min(r.base/2, etcdwire.CallLimit)
-	ended := func(err error) bool { return r.over() || errors.Is(err, errRecord) }
-	at, err := r.s.wire.AttemptAt(ctx, limit, r.renew, ended)
+	innocent := func(err error) bool { return r.over() || errors.Is(err, errRecord) } // the member is
+	member, err := r.s.wire.AttemptAt(ctx, limit, r.renew, innocent)
 	if err == nil {
 		return nil
 	}
-	r.stream.Drop()
+	r.keepalives.Drop()
 	switch {
-	case at == (etcdwire.Link{}):
+	case member == (etcdwire.MemberConn{}):
 		return fmt.Errorf("etcd: renew: %w", err)
 	case r.over():
 		return r.goneErr("renew") // somebody else learnt it first, and ended the stream
 	case errors.Is(err, errRecord):
 		return r.lost("renew")
 	}
-	return etcdwire.Wrap(ctx, at.Host(), "renew", err)
+	return etcdwire.Wrap(ctx, member.Host(), "renew", err)
 }
 
 var (
@@ -58,9 +58,9 @@ var (
 
 // renew is a keepalive, and then a proof on the same connection that the leader which answered it
 // had a majority afterwards (see etcdwire.Wire.Prove). The proof reads the record too.
-func (r *renewal) renew(ctx context.Context, at etcdwire.Link) error {
-	now := r.ref()
-	ka, err := r.stream.Send(ctx, r.s.wire, at, now.id)
+func (r *renewal) renew(ctx context.Context, member etcdwire.MemberConn) error {
+	att := r.attachment()
+	ka, err := r.keepalives.Send(ctx, r.s.wire, member, att.lease)
 	if err != nil {
 		return err
 	}
@@ -70,24 +70,24 @@ func (r *renewal) renew(ctx context.Context, at etcdwire.Link) error {
 		}
 		return nil
 	}
-	read, term, err := r.s.wire.Prove(ctx, at, r.key, doGet(r.key))
+	read, term, err := r.s.wire.Prove(ctx, member, r.recordKey, doGet(r.recordKey))
 	if err != nil {
 		return err
 	}
-	rec := one(read, 0)
+	rec := kvAt(read, 0)
 	switch {
-	case rec == nil || rec.CreateRevision != r.born || rec.Lease == 0:
+	case rec == nil || rec.CreateRevision != r.recordCreated || rec.Lease == 0:
 		return errRecord
-	case rec.Lease != now.id:
+	case rec.Lease != att.lease:
 		// An earlier move was carried out and its answer lost, or somebody else did this.
-		r.learn(rec.ModRevision, rec.Lease)
+		r.noteRecord(rec.ModRevision, rec.Lease)
 		return r.move(ctx, term)
-	case term != now.term:
+	case term != att.raftTerm:
 		return r.move(ctx, term) // the grant in it takes the keepalive's place
 	case ka.TTL <= 0:
 		return errUnknown
-	case !now.settled:
-		return r.settle(ctx)
+	case !att.claimsMoved:
+		return r.moveClaims(ctx)
 	}
 	return nil
 }
@@ -102,19 +102,19 @@ func (r *renewal) renew(ctx context.Context, at etcdwire.Link) error {
 // term before a renewal counts. Keys keep their create revisions, and so the tokens and the order
 // of the line.
 
-// move attaches the session to a lease granted in the present raft term. Only Renew calls it, one
-// at a time.
+// move attaches the session to a lease granted in the present raft term. One call is under way at a
+// time: Renew's or, with a heartbeat, renewBaseSoon's.
 func (r *renewal) move(ctx context.Context, term uint64) error {
-	if r.ref().term != term {
+	if r.attachment().raftTerm != term {
 		if err := r.moveRecord(ctx); err != nil {
 			return err
 		}
 	}
-	return r.settle(ctx)
+	return r.moveClaims(ctx)
 }
 
-// moveRecord grants a lease and attaches the record to it. That changes the mark: no put of a claim
-// to the old lease can enter any more, nor a Txn of an earlier move succeed.
+// moveRecord grants a lease and attaches the record to it. That changes the record's mod revision:
+// no put of a claim to the old lease can enter any more, nor a Txn of an earlier move succeed.
 func (r *renewal) moveRecord(ctx context.Context) error {
 	resp, err := r.s.wire.GrantInTerm(ctx, "renew", int64(r.base.Seconds()))
 	if err != nil {
@@ -123,22 +123,23 @@ func (r *renewal) moveRecord(ctx context.Context) error {
 	r.mu.Lock()
 	if r.closing {
 		r.mu.Unlock()
-		r.s.wire.Later(func(ctx context.Context) { _ = r.s.wire.Revoke(ctx, "renew", resp.ID) })
+		r.s.wire.Background(func(ctx context.Context) { _ = r.s.wire.Revoke(ctx, "renew", resp.ID) })
 		return r.goneErr("renew")
 	}
-	r.at.old = append(r.at.old, resp.ID) // until it is known to be the one, for Close to revoke
+	// For Close to revoke, also if the answer of the Txn below is lost.
+	r.attached.oldLeases = append(r.attached.oldLeases, resp.ID)
 	r.mu.Unlock()
 	for {
-		now := r.ref()
+		att := r.attachment()
 		req := &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(r.key, r.born), ifMod(r.key, now.mark)},
-			Success: []*pb.RequestOp{doPut(r.key, r.record, resp.ID)},
-			Failure: []*pb.RequestOp{doGet(r.key)},
+			Compare: []*pb.Compare{ifCreate(r.recordKey, r.recordCreated), ifMod(r.recordKey, att.recordMod)},
+			Success: []*pb.RequestOp{doPut(r.recordKey, r.recordValue, resp.ID)},
+			Failure: []*pb.RequestOp{doGet(r.recordKey)},
 		}
-		if r.heart != nil { // it must not end with the old lease; nor must it come back where it was deleted
-			req.Compare = append(req.Compare, ifCreate(r.heart.key, r.born))
-			req.Success = append(req.Success, doPut(r.heart.key, nil, resp.ID))
-			req.Failure = append(req.Failure, doGet(r.heart.key))
+		if r.heartbeat != nil { // it must not end with the old lease; nor must it come back where it was deleted
+			req.Compare = append(req.Compare, ifCreate(r.heartbeat.key, r.recordCreated))
+			req.Success = append(req.Success, doPut(r.heartbeat.key, nil, resp.ID))
+			req.Failure = append(req.Failure, doGet(r.heartbeat.key))
 		}
 		txn, _, err := r.s.wire.Txn(ctx, "renew", req)
 		if err != nil {
@@ -146,29 +147,29 @@ func (r *renewal) moveRecord(ctx context.Context) error {
 		}
 		if txn.Succeeded {
 			r.mu.Lock()
-			r.at.old = append(r.at.old, r.at.id)
-			r.at.id, r.at.term, r.at.mark, r.at.settled = resp.ID, resp.Header.RaftTerm, txn.Header.Revision, false
+			r.attached = attachment{lease: resp.ID, raftTerm: resp.Header.RaftTerm, recordMod: txn.Header.Revision,
+				oldLeases: append(r.attached.oldLeases, r.attached.lease)}
 			r.mu.Unlock()
 			return nil
 		}
-		rec := one(txn, 0)
-		if rec == nil || rec.CreateRevision != r.born || r.heart != nil && one(txn, 1) == nil {
+		rec := kvAt(txn, 0)
+		if rec == nil || rec.CreateRevision != r.recordCreated || r.heartbeat != nil && kvAt(txn, 1) == nil {
 			return errRecord
 		}
-		r.learn(rec.ModRevision, rec.Lease)
+		r.noteRecord(rec.ModRevision, rec.Lease)
 	}
 }
 
-// settle attaches every claim to the lease that the record has.
-func (r *renewal) settle(ctx context.Context) error {
+// moveClaims attaches every claim to the lease that the record has.
+func (r *renewal) moveClaims(ctx context.Context) error {
 	for {
-		now := r.ref()
-		if now.settled {
+		att := r.attachment()
+		if att.claimsMoved {
 			return nil
 		}
 		claims := r.seats.claimed()
 		done, err := r.s.wire.Limit.InChunks(len(claims), func(from, to int) (bool, error) {
-			return r.settleSome(ctx, now, claims[from:to])
+			return r.moveSomeClaims(ctx, att, claims[from:to])
 		})
 		if err != nil {
 			return err
@@ -177,30 +178,31 @@ func (r *renewal) settle(ctx context.Context) error {
 			continue // the record has changed meanwhile
 		}
 		r.mu.Lock()
-		// Requests may hang on the old leases still; those end by themselves.
-		r.at.old, r.at.settled = nil, r.at.id == now.id
+		if r.attached.lease == att.lease { // otherwise a claim that entered has learnt of yet another lease
+			r.attached.oldLeases, r.attached.claimsMoved = nil, true // requests (Ask) on the old leases end with those
+		}
 		r.mu.Unlock()
 	}
 }
 
-// settleSome moves some claims in one Txn, each where its key stands. It reports false if the
+// moveSomeClaims moves some claims in one Txn, each where its key stands. It reports false if the
 // record has changed.
-func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimState) (bool, error) {
+func (r *renewal) moveSomeClaims(ctx context.Context, att attachment, some []*seatState) (bool, error) {
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(r.key, r.born), ifMod(r.key, now.mark)},
-		Failure: []*pb.RequestOp{doGet(r.key)},
+		Compare: []*pb.Compare{ifCreate(r.recordKey, r.recordCreated), ifMod(r.recordKey, att.recordMod)},
+		Failure: []*pb.RequestOp{doGet(r.recordKey)},
 	}
-	tokens := make([]uint64, len(slots))
+	tokens := make([]uint64, len(some))
 	r.seats.mu.Lock()
-	for i, sl := range slots {
-		tokens[i] = sl.token
-		there := ifCreate(sl.key, int64(sl.token))
-		if sl.token == 0 {
-			there.Result = pb.Compare_GREATER // a put whose outcome is unknown: whatever stands
+	for i, seat := range some {
+		tokens[i] = seat.token
+		there := ifCreate(seat.key, int64(seat.token))
+		if seat.token == 0 {
+			there.Result = pb.Compare_GREATER // a put is in doubt: whatever stands under the key is its
 		}
 		req.Success = append(req.Success, doTxn(&pb.TxnRequest{
 			Compare: []*pb.Compare{there},
-			Success: []*pb.RequestOp{doAttach(sl.key, now.id)},
+			Success: []*pb.RequestOp{doAttach(seat.key, att.lease)},
 		}))
 	}
 	r.seats.mu.Unlock()
@@ -209,20 +211,20 @@ func (r *renewal) settleSome(ctx context.Context, now leaseRef, slots []*claimSt
 		return false, err
 	}
 	if !resp.Succeeded {
-		rec := one(resp, 0)
-		if rec == nil || rec.CreateRevision != r.born {
+		rec := kvAt(resp, 0)
+		if rec == nil || rec.CreateRevision != r.recordCreated {
 			return false, errRecord
 		}
-		r.learn(rec.ModRevision, rec.Lease)
+		r.noteRecord(rec.ModRevision, rec.Lease)
 		return false, nil
 	}
 	r.seats.mu.Lock()
 	defer r.seats.mu.Unlock()
-	for i, sl := range slots {
-		// A claim that should stand and does not may have gone with its old lease, half way through
-		// a move. To renew the others would renew it too.
-		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && sl.token == tokens[i] &&
-			!sl.leaving && !sl.handing {
+	for i, seat := range some {
+		// A claim that should stand does not: it may have ended with the old lease, before this
+		// move. A renewal would cover it too, so there is none.
+		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && seat.token == tokens[i] &&
+			!seat.leaving && !seat.transferInDoubt {
 			return false, errRecord
 		}
 	}

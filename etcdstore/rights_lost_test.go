@@ -4,11 +4,7 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-
 	"github.com/primacy-go/primacy/driver"
-	"github.com/primacy-go/primacy/etcdstore"
 )
 
 // TestAHolderWithoutRightsIsDeposed: a user loses the rights to a name that its session holds since
@@ -16,32 +12,7 @@ import (
 // the session goes on leading beside the next one.
 func TestAHolderWithoutRightsIsDeposed(t *testing.T) {
 	t.Parallel()
-	srv := guarded(t, 1).Members[0]
-	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "secret",
-		Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer admin.Close()
-	step := func(_ any, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	step(admin.RoleAdd(soon(t), "clerk"))
-	for _, dir := range []string{"@session/", "a/"} {
-		step(admin.RoleGrantPermission(soon(t), "clerk", "primacy/"+dir, clientv3.GetPrefixRangeEnd("primacy/"+dir),
-			clientv3.PermissionType(clientv3.PermReadWrite)))
-	}
-	step(admin.UserAdd(soon(t), "clerk", "secret"))
-	step(admin.UserGrantRole(soon(t), "clerk", "clerk"))
-	at := func(user string) *etcdstore.Store {
-		return openAt(t, etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: "secret"})
-	}
-	runner, clerk := at("runner"), at("clerk")
-	defer runner.Close()
-	defer clerk.Close()
+	admin, runner, clerk := clerkAmong(t, "@session/", "a/")
 	holder, l := grant(t, runner, "holder", time.Minute), grant(t, clerk, "clerk", time.Minute)
 	held, p := claim(t, holder, "a"), claim(t, l, "a")
 	told := make(chan driver.News, 10)
@@ -62,9 +33,11 @@ func TestAHolderWithoutRightsIsDeposed(t *testing.T) {
 	if n := <-told; !n.Held {
 		t.Fatalf("news = %+v, want it held", n)
 	}
-	step(admin.RoleRevokePermission(soon(t), "clerk", "primacy/a/", clientv3.GetPrefixRangeEnd("primacy/a/")))
+	forbid(t, admin, "a/")
 	time.Sleep(10 * time.Second) // News checks meanwhile
-	step(admin.Delete(soon(t), "primacy/a/"+l.ID()))
+	if _, err := admin.Delete(soon(t), "primacy/a/"+l.ID()); err != nil {
+		t.Fatal(err)
+	}
 	for end := time.After(15 * time.Second); ; {
 		select {
 		case n := <-told:

@@ -16,71 +16,71 @@ import (
 // seatID is where a lease may have one claim: a seat of a name.
 type seatID = storeutil.Seat
 
-// claimState is what a lease knows of its claim on one seat. There is one key for a seat, so verbs
+// seatState is what a lease knows of its claim on one seat. There is one key for a seat, so verbs
 // on it go one after another: each takes the seat's turn. Neither the seat nor turn changes.
-// seats.mu guards the rest; what the turn's holder alone changes says so.
-type claimState struct {
+// seats.mu guards the rest; only begin, by the turn's holder, changes slots and key.
+type seatState struct {
 	seatID
-	turn chan struct{}
-	refs int // verbs that use it; with none, and no claim, it is forgotten
+	turn  chan struct{}
+	refs  int                // verbs that use it; with none, and no claim, it is forgotten
+	slots int                // of the claim, or of the last one
+	key   string             // of the claim, or of the last one
+	stop  context.CancelFunc // ends the Claim under way; nil: none is
 	claimFields
 }
 
-// claimFields is what clear forgets, but for slots and key.
+// claimFields is what clear forgets.
 type claimFields struct {
-	id      string             // the claim that stands or may stand; "" none
-	slots   int                // the claim's
-	key     string             // the claim's; changed by the turn's holder only
-	token   uint64             // its create revision; 0 not known
-	mod     int64              // its mod revision as last known
-	doubt   bool               // a put of it may still be under way to some member
-	leaving bool               // it is being given up: its end is no news
-	handing bool               // a Transfer of it may still be under way to some member
-	shown   bool               // those behind it have had a chance to learn that it holds
-	stop    context.CancelFunc // ends the Claim under way
-	asked   int64              // mod revision of the newest request that News has told
-	sub     *etcdwire.Sub      // by which News watches the key
+	id              string        // the claim that stands or may stand; "" none
+	token           uint64        // its create revision; 0 not known
+	mod             int64         // its mod revision as last known
+	doubt           bool          // a put of it may still be under way to some member
+	leaving         bool          // it is being given up: its end is no news
+	transferInDoubt bool          // a Transfer of it may still be under way to some member
+	announced       bool          // those behind it have had a chance to learn that it holds
+	lastRequest     int64         // mod revision of the newest request that News has told
+	sub             *etcdwire.Sub // by which News watches the key
 
-	ahead []*mvccpb.KeyValue // what its own entry found before it; keys only
-	at    int64              // the revision of that answer; 0: none is known, and the line must be read
+	ahead    []*mvccpb.KeyValue // what its own entry found before it; keys only
+	aheadRev int64              // the revision of that answer; 0: none is known, and the line must be read
 }
 
 // seats is what a lease knows of its claims, by seat.
 type seats struct {
-	mu    sync.Mutex // guards all of it, claims included; nothing is called while it is held
-	by    map[seatID]*claimState
+	mu    sync.Mutex // guards all of it, claims included
+	by    map[seatID]*seatState
 	spent storeutil.SpentIDs // claim IDs that were given up: they must not enter again
 }
 
 // open returns the state of a seat, made if there is none. Each open needs a drop.
-func (ss *seats) open(at seatID) *claimState {
+func (ss *seats) open(id seatID) *seatState {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	sl := ss.by[at]
-	if sl == nil {
-		sl = &claimState{seatID: at, turn: make(chan struct{}, 1)}
-		ss.by[at] = sl
+	seat := ss.by[id]
+	if seat == nil {
+		seat = &seatState{seatID: id, turn: make(chan struct{}, 1)}
+		ss.by[id] = seat
 	}
-	sl.refs++
-	return sl
+	seat.refs++
+	return seat
 }
 
 // drop gives back what open returned.
-func (ss *seats) drop(sl *claimState) {
+func (ss *seats) drop(seat *seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if sl.refs--; sl.refs == 0 && sl.id == "" {
-		delete(ss.by, sl.seatID)
+	if seat.refs--; seat.refs == 0 && seat.id == "" {
+		delete(ss.by, seat.seatID)
 	}
 }
 
 // claimed returns the states of the seats with a claim that stands or may stand.
-func (ss *seats) claimed() (all []*claimState) {
+func (ss *seats) claimed() (all []*seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	for _, sl := range ss.by {
-		if sl.id != "" {
-			all = append(all, sl)
+	for _, seat := range ss.by {
+		if seat.id != "" {
+			all = append(all, seat)
 		}
 	}
 	return all
@@ -90,30 +90,30 @@ func (ss *seats) claimed() (all []*claimState) {
 func (ss *seats) subs() (all []*etcdwire.Sub) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	for _, sl := range ss.by {
-		all = append(all, sl.sub)
+	for _, seat := range ss.by {
+		all = append(all, seat.sub)
 	}
 	return all
 }
 
 // placeLocked returns the seat's claim. The caller holds seats.mu.
-func (sl *claimState) placeLocked() driver.Place {
-	return driver.Place{Name: sl.Name, Seat: sl.Seat, Slots: sl.slots, ID: sl.id, Token: sl.token}
+func (seat *seatState) placeLocked() driver.Place {
+	return driver.Place{Name: seat.Name, Seat: seat.Seat, Slots: seat.slots, ID: seat.id, Token: seat.token}
 }
 
 // lock waits for the seat's turn, unless ctx ends first.
-func (sl *claimState) lock(ctx context.Context) error { return etcdwire.Acquire(ctx, sl.turn) }
+func (seat *seatState) lock(ctx context.Context) error { return etcdwire.Acquire(ctx, seat.turn) }
 
-func (sl *claimState) unlock() { <-sl.turn }
+func (seat *seatState) unlock() { <-seat.turn }
 
 // known returns p with its claim's slots and, where p has no token, its token.
 func (ss *seats) known(p driver.Place) (driver.Place, error) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	sl := ss.by[storeutil.SeatAt(p)]
-	ours := sl != nil && sl.id == p.ID
+	seat := ss.by[storeutil.SeatAt(p)]
+	ours := seat != nil && seat.id == p.ID
 	if ours {
-		p.Slots = sl.slots
+		p.Slots = seat.slots
 	}
 	if p.Token != 0 {
 		return p, nil
@@ -121,18 +121,22 @@ func (ss *seats) known(p driver.Place) (driver.Place, error) {
 	if !ours {
 		return p, placeGone("place", p.Name)
 	}
-	if sl.token == 0 {
+	if seat.token == 0 {
 		return p, fmt.Errorf("etcd: place %q has no token: claim it again under the same ID first", p.Name)
 	}
-	p.Token = sl.token
+	p.Token = seat.token
 	return p, nil
 }
 
 // has reports whether the seat's claim is p's, as far as the token is known.
-func (ss *seats) has(sl *claimState, p driver.Place) bool {
+func (ss *seats) has(seat *seatState, p driver.Place) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return sl.id == p.ID && (p.Token == 0 || sl.token == 0 || p.Token == sl.token)
+	return seat.hasLocked(p)
+}
+
+func (seat *seatState) hasLocked(p driver.Place) bool {
+	return seat.id == p.ID && (p.Token == 0 || seat.token == 0 || p.Token == seat.token)
 }
 
 // spend notes that the claim ID was given up.
@@ -151,96 +155,99 @@ func (ss *seats) wasSpent(id string) bool {
 
 // begin notes that c is about to enter under a key: a Release from now on ends the context it
 // returns. It reports false if a Release came before. The caller has the seat's turn.
-func (ss *seats) begin(ctx context.Context, sl *claimState, c driver.Claim, key string) (context.Context, bool) {
+func (ss *seats) begin(ctx context.Context, seat *seatState, c driver.Claim, key string) (context.Context, bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if ss.spent.Has(c.ID) {
 		return nil, false
 	}
-	sl.id, sl.slots, sl.key = c.ID, c.Slots, key
-	ctx, sl.stop = context.WithCancel(ctx)
+	seat.id, seat.slots, seat.key = c.ID, c.Slots, key
+	ctx, seat.stop = context.WithCancel(ctx)
 	return ctx, true
 }
 
 // finish ends what begin began.
-func (ss *seats) finish(sl *claimState) {
+func (ss *seats) finish(seat *seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	sl.stop()
-	sl.stop = nil
+	seat.stop()
+	seat.stop = nil
 }
 
 // doubt notes that a put of the seat's claim may still be under way.
-func (ss *seats) doubt(sl *claimState) {
+func (ss *seats) doubt(seat *seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	sl.doubt = true
+	seat.doubt = true
 }
 
-// found keeps what the i-th operation of the entering Txn has read of those before the seat's
+// noteAhead keeps what the i-th operation of the entering Txn has read of those before the seat's
 // claim; nothing, where there may be more.
-func (ss *seats) found(sl *claimState, resp *pb.TxnResponse, i int) {
-	ahead, all := byAge(found(resp, i))
+func (ss *seats) noteAhead(seat *seatState, resp *pb.TxnResponse, i int) {
+	ahead, all := byAge(kvsAt(resp, i))
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if sl.ahead, sl.at = nil, 0; all {
-		sl.ahead, sl.at = ahead, resp.Header.Revision
+	if seat.ahead, seat.aheadRev = nil, 0; all {
+		seat.ahead, seat.aheadRev = ahead, resp.Header.Revision
 	}
 }
 
-// modOf returns the newest mod revision known of a place, of which newer is one.
+// modOf notes a mod revision that the place's key has had, 0: none. It returns the newest one
+// known.
 func (ss *seats) modOf(p driver.Place, newer int64) int64 {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	sl := ss.by[storeutil.SeatAt(p)]
-	if sl == nil || sl.token != p.Token {
+	seat := ss.by[storeutil.SeatAt(p)]
+	if seat == nil || seat.token != p.Token {
 		return int64(p.Token)
 	}
-	sl.mod = max(sl.mod, newer)
-	return sl.mod
+	seat.mod = max(seat.mod, newer)
+	return seat.mod
 }
 
 // exchangeable returns the token of the place that is given up, and whether one Txn will do.
-func (ss *seats) exchangeable(from, to *claimState, p driver.Place) (token int64, ok bool) {
-	ours := ss.has(from, p)
+func (ss *seats) exchangeable(from, to *seatState, p driver.Place) (token int64, ok bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return int64(from.token), ours && from.token != 0 && !from.doubt && to.id == ""
+	return int64(from.token), from.hasLocked(p) && from.token != 0 && !from.doubt && to.id == ""
 }
 
-// setLeaving(sl, nil) notes that a Transfer begins: the claim's end is no news. With what that has
-// returned it notes that the Transfer has failed.
-func (ss *seats) setLeaving(sl *claimState, was *bool) (leaving bool) {
+// beginTransfer notes that the claim is about to leave: its end is no news. It returns whether it
+// was leaving before, for transferFailed.
+func (ss *seats) beginTransfer(seat *seatState) (was bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if leaving = sl.leaving; was == nil {
-		sl.leaving = true
-	} else {
-		sl.leaving = *was || ss.spent.Has(sl.id) // a Release may have come meanwhile
-	}
-	return leaving
+	was, seat.leaving = seat.leaving, true
+	return was
 }
 
-// handed reports whether a Transfer of the seat's claim has had an unknown outcome.
-func (ss *seats) handed(sl *claimState) bool {
+// transferFailed takes back what beginTransfer noted, unless a Release has come meanwhile.
+func (ss *seats) transferFailed(seat *seatState, was bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	return sl.handing
+	seat.leaving = was || ss.spent.Has(seat.id)
 }
 
-// renounce makes sure that p's claim does not enter from now on, and ends a Claim of it that is
-// under way.
-func (ss *seats) renounce(sl *claimState, p driver.Place) {
-	ours := ss.has(sl, p)
+// isTransferInDoubt reports whether a Transfer of the seat's claim has had an unknown outcome.
+func (ss *seats) isTransferInDoubt(seat *seatState) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
+	return seat.transferInDoubt
+}
+
+// markGivenUp notes that p's claim is given up, so that its ID never enters again, and ends a Claim
+// of it that is under way. The caller need not have the seat's turn.
+func (ss *seats) markGivenUp(seat *seatState, p driver.Place) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	ours := seat.hasLocked(p)
 	if ours || p.Token == 0 {
 		ss.spent.Add(p.ID)
 	}
 	if ours {
-		sl.leaving = true
-		if sl.stop != nil {
-			sl.stop()
+		seat.leaving = true
+		if seat.stop != nil {
+			seat.stop()
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 // which read what never changes without a lock. The race detector sees what is written then.
 func TestClearBesideWhoAwaitsTheTurn(t *testing.T) {
 	_, l := fakeHub()
-	at := seatID{Name: "x"}
-	sl := l.seats.open(at)
+	id := seatID{Name: "x"}
+	seat := l.seats.open(id)
 	done := make(chan error)
 	for range 4 {
 		go func() {
@@ -34,5 +34,5 @@ func TestClearBesideWhoAwaitsTheTurn(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	l.seats.drop(sl)
+	l.seats.drop(seat)
 }

@@ -14,28 +14,28 @@ import (
 // session is what all parts of a lease share: its name, its record in etcd, and the etcd lease that
 // the record and the claims are attached to.
 type session struct {
-	s      *Store
-	id     int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
-	ttl    time.Duration
-	base   time.Duration // of the etcd lease; the ttl itself without a heartbeat
-	stem   string        // its part of its claims' keys
-	key    string        // of the record
-	record []byte        // the record's value
-	born   int64         // the record's create revision, the same for the lease's whole life
+	s             *Store
+	id            int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
+	ttl           time.Duration
+	base          time.Duration // of the etcd lease; the ttl itself without a heartbeat
+	stem          string        // its part of its claims' keys
+	recordKey     string        // of the record
+	recordValue   []byte        // the record's value
+	recordCreated int64         // the record's create revision, the same for the lease's whole life
 
 	gone  chan struct{} // closed once the lease is known to have ended
 	once  sync.Once
-	onEnd func() // called once, then
+	onEnd func() // called once, then, perhaps with a seat's turn held but no other lock
 
-	mu      sync.Mutex // guards what follows; nothing is called while it is held
-	at      leaseRef
-	closing bool // Close was called: a move gives up
+	mu       sync.Mutex // guards what follows
+	attached attachment
+	closing  bool // Close was called: a move gives up
 }
 
 // record is what a session's key holds.
-type record struct {
-	Owner string `json:"owner"`
-	Beat  int64  `json:"beat,omitempty"` // the ttl of its heartbeat in milliseconds, where it has one
+type sessionRecord struct {
+	Owner       string `json:"owner"`
+	HeartbeatMS int64  `json:"beat,omitempty"` // the ttl of its heartbeat in milliseconds, where it has one
 }
 
 // ID implements [driver.Lease].
@@ -47,8 +47,8 @@ func (se *session) TTL() time.Duration { return se.ttl }
 // Close implements [driver.Lease].
 func (se *session) Close(ctx context.Context) error {
 	se.mu.Lock()
-	se.closing = true // a move that began before is in old
-	ids := append(slices.Clone(se.at.old), se.at.id)
+	se.closing = true // the lease of a move that began before is in old
+	ids := append(slices.Clone(se.attached.oldLeases), se.attached.lease)
 	se.mu.Unlock()
 	for _, id := range ids {
 		if err := se.s.wire.Revoke(ctx, "close lease "+se.ID(), id); err != nil {
@@ -67,15 +67,15 @@ func (se *session) end() {
 	})
 }
 
-// lost ends the lease, whose record no longer stands, and returns the error for that. If somebody
-// deleted only the record the claims stand on, under an etcd lease that nobody renews. They are
-// left to run out: revoked here, the next one would lead before the caller has stopped.
+// lost ends the lease, whose record no longer stands, and returns the error for that. Somebody may
+// have deleted only the record: then its claims still stand, under an etcd lease that nobody renews
+// any more. lost does not revoke it: the next one would lead before the caller has stopped.
 func (se *session) lost(verb string) error {
 	se.end()
 	return se.goneErr(verb)
 }
 
-// over reports whether the lease is known to have ended.
+// over reports whether the lease is known to have ended. It takes no lock.
 func (se *session) over() bool {
 	select {
 	case <-se.gone:
@@ -90,41 +90,41 @@ func (se *session) goneErr(verb string) error {
 	return fmt.Errorf("etcd: %s: lease %s: %w", verb, se.ID(), driver.ErrGone)
 }
 
-// leaseRef is the etcd lease that a session is attached to. It changes with a move.
-type leaseRef struct {
-	id      int64   // the etcd lease that the record and the claims are attached to
-	term    uint64  // the raft term it was granted in, or an older one
-	mark    int64   // the record's mod revision: a claim enters only if it is this one (see retract)
-	old     []int64 // leases that some keys may still hang on
-	settled bool    // no key hangs on an old one
+// attachment is the etcd lease that a session is attached to. It changes with a move.
+type attachment struct {
+	lease       int64   // the etcd lease that the record and the claims are attached to
+	raftTerm    uint64  // the raft term it was granted in, or an older one
+	recordMod   int64   // the record's mod revision: a claim enters only if it is this one (see retract)
+	oldLeases   []int64 // leases that some keys may still hang on
+	claimsMoved bool    // no key hangs on an old one
 }
 
-// ref returns it as it is now.
-func (se *session) ref() leaseRef {
+// attachment returns it as it is now.
+func (se *session) attachment() attachment {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	return se.at
+	return se.attached
 }
 
-// learn takes over a newer state of the record: its mod revision and its lease. That is another one
-// where a move was carried out though its answer was lost: the next renewal then moves everything
-// once more.
-func (se *session) learn(mod, id int64) {
+// noteRecord takes over a newer state of the record: its mod revision and its lease. The lease is
+// another one if a move was carried out and its answer lost: the next renewal then moves everything
+// again.
+func (se *session) noteRecord(mod, id int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	if mod <= se.at.mark {
+	if mod <= se.attached.recordMod {
 		return
 	}
-	se.at.mark = mod
-	if se.at.id != id {
-		se.at.old, se.at.id, se.at.term, se.at.settled = append(se.at.old, se.at.id), id, 0, false
+	se.attached.recordMod = mod
+	if se.attached.lease != id {
+		se.attached = attachment{lease: id, recordMod: mod, oldLeases: append(se.attached.oldLeases, se.attached.lease)}
 	}
 }
 
 // Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on its leader's clock, which
 // expires leases.
 func (se *session) Left(ctx context.Context) (left, step time.Duration, err error) {
-	if left, _, err = se.s.wire.TimeToLive(ctx, "time to live", se.ref().id); isGone(err) {
+	if left, _, err = se.s.wire.TimeToLive(ctx, "time to live", se.attachment().lease); isGone(err) {
 		err = se.goneErr("time to live")
 	}
 	return left, time.Second, err

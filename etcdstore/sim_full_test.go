@@ -79,7 +79,7 @@ func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 		next := granted(t, other, "b", time.Minute)
 		q := claimed(t, next, "x")
 		g.set(func() { g.before = nil })
-		c.Fill(false, func(txn *pb.TxnRequest) bool { return puts(txn, l.key) })
+		c.Fill(false, func(txn *pb.TxnRequest) bool { return puts(txn, l.recordKey) })
 		if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) || driver.IsFinal(err) {
 			t.Errorf("seed 1: Release = %v, want etcd's error: a put of the claim may be under way", err)
 		}

@@ -64,8 +64,8 @@ func TestSimulatedMoveUnderASmallLimit(t *testing.T) {
 						t.Fatalf("max-txn-ops %d: %v", ops, err)
 					}
 					for _, kv := range c.Keys("primacy/x") {
-						if kv.Lease != l.ref().id {
-							t.Errorf("%s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.ref().id)
+						if kv.Lease != l.attachment().lease {
+							t.Errorf("%s hangs on lease %x, renewed is %x", kv.Key, kv.Lease, l.attachment().lease)
 						}
 					}
 				}

@@ -130,7 +130,7 @@ func TestSimulatedRequestOutlivesAFailedRead(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		failed := g.onceFailing(func(req any) bool {
 			r, ok := req.(*pb.RangeRequest)
-			return ok && string(r.Key) == l.key && len(r.RangeEnd) > 0
+			return ok && string(r.Key) == l.recordKey && len(r.RangeEnd) > 0
 		})
 		begun := time.Now()
 		other, _ := gatedAt(t, c, 1, 1)
@@ -328,7 +328,7 @@ func TestSimulatedKnownTurnIsToldFirst(t *testing.T) {
 			t.Errorf("seed 1: News = %+v, %v after %v", out, err, took)
 		}
 		s.wire.Hub.Lock()
-		due := l.waiters.by[seatID{Name: "x"}].due
+		due := l.waiters.by[seatID{Name: "x"}].recheck
 		s.wire.Hub.Unlock()
 		if !due {
 			t.Error("seed 1: the other claim is not asked about any more")

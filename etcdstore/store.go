@@ -26,16 +26,16 @@ const (
 
 // Store is a [driver.Store] on etcd. It is a [driver.Asker] and a [driver.Journal] too.
 type Store struct {
-	layout
-	*journal
-	caps     driver.Caps
-	wire     *etcdwire.Wire
-	owners   owners
-	liveness *livenessWatches
-	hearts   bool             // every session gets a heartbeat
-	owned    *clientv3.Client // made by Open, nil if the caller's
+	layout     // where its keys lie
+	*journal   // the methods of driver.Journal
+	caps       driver.Caps
+	wire       *etcdwire.Wire
+	owners     owners // of sessions, remembered for Line
+	liveness   *livenessWatches
+	heartbeats bool             // every session gets a heartbeat
+	owned      *clientv3.Client // made by Open, nil if the caller's
 
-	asks chan struct{} // holds one for each waiter that asks etcd just now
+	lineReads chan struct{} // a semaphore: holds one for each waiter that reads a line just now
 
 	unverified bool // tests only: takes etcd's keepalive at its word, to show what that costs
 }
@@ -59,8 +59,8 @@ type Options struct {
 	// With passwords use 600 ms or more: when users or roles change all clients log in anew, which
 	// takes etcd about 0.1 s of a processor.
 	//
-	// A waiter's clock may run up to 0.12 fast, whatever the holder's drift is: the two may run
-	// 1.12 ÷ (1 − drift) apart.
+	// A waiter's clock may run 12% faster than true time, whatever the holder's drift is, and so
+	// 1.12 ÷ (1 − drift) times as fast as the holder's.
 	Heartbeat bool
 }
 
@@ -108,7 +108,8 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 // build puts a Store together. Nothing runs yet.
 func build(client *clientv3.Client, o Options) *Store {
 	k, w := layout{o.Prefix}, etcdwire.New(client, o.Prefix)
-	s := &Store{layout: k, wire: w, journal: newJournal(k, w), hearts: o.Heartbeat, asks: make(chan struct{}, asking)}
+	s := &Store{layout: k, wire: w, journal: newJournal(k, w), heartbeats: o.Heartbeat,
+		lineReads: make(chan struct{}, maxLineReads)}
 	s.liveness = &livenessWatches{s: s, by: map[string]*livenessWatch{}}
 	return s
 }
@@ -139,8 +140,10 @@ func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 		c.DialTimeout = 2 * time.Second
 	}
 	if c.Username != "" {
-		if err := handshake(ctx, c); err != nil && (!errors.Is(err, driver.ErrRefused) || errors.Is(err,
-			etcdwire.ErrTLS)) {
+		err := handshake(ctx, c)
+		// etcd may refuse a handshake because it bears no user; the login then shows more.
+		needsUser := errors.Is(err, driver.ErrRefused) && !errors.Is(err, etcdwire.ErrTLS)
+		if err != nil && !needsUser {
 			return nil, err
 		}
 	}
@@ -253,11 +256,11 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// turnToAsk waits until one more waiter may read a line, and returns what ends its turn.
-func (s *Store) turnToAsk(ctx context.Context) (func(), error) {
+// startLineRead waits until one more waiter may read a line. The caller calls done after its read.
+func (s *Store) startLineRead(ctx context.Context) (done func(), err error) {
 	select {
-	case s.asks <- struct{}{}:
-		return func() { <-s.asks }, nil
+	case s.lineReads <- struct{}{}:
+		return func() { <-s.lineReads }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-s.wire.Context().Done():

@@ -15,17 +15,17 @@ import (
 var _ driver.Transferer = (*lease)(nil)
 
 // Transfer implements [driver.Transferer]. It reads the line and then does one Txn. Nobody can
-// enter between holder and heir meanwhile, for create revisions only grow. Where one Txn cannot
-// remove all that stand between, it removes some before, while the holder still holds.
-func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+// enter between holder and successor meanwhile, for create revisions only grow. If there are more
+// claims between than one Txn removes, it removes the first of them while the holder still holds.
+func (l *lease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	what := verb("transfer", p.Name)
-	sl := l.seats.open(storeutil.SeatAt(p))
-	defer l.seats.drop(sl)
-	if err := sl.lock(ctx); err != nil {
+	seat := l.seats.open(storeutil.SeatAt(p))
+	defer l.seats.drop(seat)
+	if err := seat.lock(ctx); err != nil {
 		return fmt.Errorf("etcd: %s: %w", what, err)
 	}
-	defer sl.unlock()
-	if !l.seats.has(sl, p) {
+	defer seat.unlock()
+	if !l.seats.has(seat, p) {
 		return placeGone("transfer", p.Name)
 	}
 	p, err := l.seats.known(p)
@@ -35,35 +35,36 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 	if p.Slots != 0 {
 		return refused(what, "the claim is shared: only who holds a name alone can hand it over")
 	}
-	was := l.seats.setLeaving(sl, nil)
-	err = l.transfer(ctx, what, sl, p, heir)
+	was := l.seats.beginTransfer(seat)
+	err = l.transfer(ctx, what, seat, p, successor)
 	if err == nil {
 		l.seats.spend(p.ID)
-		l.clear(sl)
+		l.clear(seat)
 		return nil
 	}
-	// It may hold on, or be gone: from here on its end is news again, also if it has come already.
-	l.seats.setLeaving(sl, &was)
-	l.newsbox.readSoon(sl.seatID)
-	l.newsbox.watchSoon(sl.seatID, p.Token)
+	// Whether the claim still stands is not known. From here on its end is news again, also if it
+	// has come already: News reads the key.
+	l.seats.transferFailed(seat, was)
+	l.newsbox.readSoon(seat.seatID)
+	l.newsbox.watchSoon(seat.seatID, p.Token)
 	return err
 }
 
 // transfer does Transfer. The caller has the seat's turn.
-func (l *lease) transfer(ctx context.Context, what string, sl *claimState, p driver.Place, heir uint64) error {
+func (l *lease) transfer(ctx context.Context, what string, seat *seatState, p driver.Place, successor uint64) error {
 	for {
-		resp, err := l.readUpTo(ctx, what, p.Name, max(heir, p.Token))
+		resp, err := l.readUpTo(ctx, what, p.Name, max(successor, p.Token))
 		if err != nil {
 			return err
 		}
-		between, err := l.between(what, sl, p, heir, resp.Kvs)
+		between, err := l.between(what, seat, p, successor, resp.Kvs)
 		if err != nil || between == nil {
 			return err
 		}
 		if err := l.thin(ctx, what, p, between); err != nil {
 			return err
 		}
-		txn, err := l.handOver(ctx, what, sl, p, between[max(0, len(between)-chunk):])
+		txn, err := l.handOver(ctx, what, seat, p, between[max(0, len(between)-keysPerTxn):])
 		if err != nil {
 			return err
 		}
@@ -75,47 +76,47 @@ func (l *lease) transfer(ctx context.Context, what string, sl *claimState, p dri
 
 // readUpTo reads who stands in the line up to that token, oldest first.
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
-	r := keysOf(oldestFirst(under(l.s.lineDir(name))), 0)
+	r := keysOnly(oldestFirst(prefixRange(l.s.lineDir(name))), 0)
 	r.MaxCreateRevision = int64(min(last, 1<<63-1))
 	return l.s.wire.Get(ctx, what, r)
 }
 
-// between returns the claims behind p's up to the heir's, which comes last, or why there can be no
-// transfer. None and no error: an attempt whose answer was lost has done it. The caller has the
-// seat's turn.
-func (l *lease) between(what string, sl *claimState, p driver.Place, heir uint64, line []*mvccpb.KeyValue,
+// between returns the claims behind p's up to the successor's, which comes last, or why there can
+// be no transfer. None and no error: an attempt whose answer was lost has done it. The caller has
+// the seat's turn.
+func (l *lease) between(what string, seat *seatState, p driver.Place, successor uint64, line []*mvccpb.KeyValue,
 ) ([]*mvccpb.KeyValue, error) {
 	at := slices.IndexFunc(line, func(kv *mvccpb.KeyValue) bool { return uint64(kv.CreateRevision) == p.Token })
-	waits := len(line) > 0 && uint64(line[len(line)-1].CreateRevision) == heir && heir > p.Token
+	waits := len(line) > 0 && uint64(line[len(line)-1].CreateRevision) == successor && successor > p.Token
 	switch {
-	case at < 0 && waits && len(line) == 1 && l.seats.handed(sl):
+	case at < 0 && waits && len(line) == 1 && l.seats.isTransferInDoubt(seat):
 		return nil, nil
 	case at < 0:
 		return nil, placeGone("transfer", p.Name)
 	case at > 0:
 		return nil, refused(what, "the claim waits itself")
 	case !waits:
-		return nil, fmt.Errorf("etcd: %s to token %d: %w", what, heir, driver.ErrNoSuccessor)
+		return nil, fmt.Errorf("etcd: %s to token %d: %w", what, successor, driver.ErrNoSuccessor)
 	}
 	slots, session := parseClaim(l.s.lineDir(p.Name), string(line[len(line)-1].Key))
 	if slots != 0 {
-		return nil, fmt.Errorf("etcd: %s to token %d: its claim is shared: %w", what, heir, driver.ErrNoSuccessor)
+		return nil, fmt.Errorf("etcd: %s to token %d: its claim is shared: %w", what, successor, driver.ErrNoSuccessor)
 	}
 	if session == l.ID() {
-		return nil, refused(what, "the heir's claim is of the same lease")
+		return nil, refused(what, "the successor's claim is of the same lease")
 	}
 	return line[1:], nil
 }
 
 // thin removes the first claims of line until the rest fits into one Txn, each step only while p
-// and the heir's claim stand.
+// and the successor's claim stand.
 func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*mvccpb.KeyValue) error {
-	heir := line[len(line)-1]
-	for len(line) > chunk {
-		n := min(chunk, len(line)-chunk)
+	successor := line[len(line)-1]
+	for len(line) > keysPerTxn {
+		n := min(keysPerTxn, len(line)-keysPerTxn)
 		_, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key),
-				heir.CreateRevision)},
+			Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(successor.Key),
+				successor.CreateRevision)},
 			Success: removals(line[:n]),
 		})
 		if err != nil {
@@ -126,28 +127,30 @@ func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*m
 	return nil
 }
 
-// handOver is the Txn that removes p and all of line but the last, the heir's. Where a put of p is
-// in doubt it is fenced off in the same step, as in retract. The caller has the seat's turn.
-func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p driver.Place, line []*mvccpb.KeyValue,
+// handOver is the Txn that removes p and all of line but the last, the successor's. Where a put of
+// p is in doubt it also rewrites the session's record, as retract does. The caller has the seat's
+// turn.
+func (l *lease) handOver(ctx context.Context, what string, seat *seatState, p driver.Place, line []*mvccpb.KeyValue,
 ) (*pb.TxnResponse, error) {
-	heir := line[len(line)-1]
+	successor := line[len(line)-1]
 	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(heir.Key), heir.CreateRevision)},
+		Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(successor.Key),
+			successor.CreateRevision)},
 		Success: append(removals(line[:len(line)-1]), doDelete(l.keyOf(p))),
 	}
 	l.seats.mu.Lock()
-	doubt := sl.doubt
+	doubt := seat.doubt
 	l.seats.mu.Unlock()
 	if doubt {
-		req.Compare = append(req.Compare, ifCreate(l.key, l.born))
-		req.Success = append(req.Success, doReplace(l.key, l.record), doGet(l.key))
-		req.Failure = []*pb.RequestOp{doGet(l.key)}
+		req.Compare = append(req.Compare, ifCreate(l.recordKey, l.recordCreated))
+		req.Success = append(req.Success, doReplace(l.recordKey, l.recordValue), doGet(l.recordKey))
+		req.Failure = []*pb.RequestOp{doGet(l.recordKey)}
 	}
-	resp, out := l.s.journal.sendWithRecord(ctx, req, l.s.journal.recordOf(ctx, p))
+	resp, out := l.s.journal.sendWithRecord(ctx, req, l.s.journal.journalRecordOf(ctx, p))
 	err := l.s.wire.Explain(ctx, what, out)
 	if out.Doubt || err != nil && !driver.IsFinal(err) {
 		l.seats.mu.Lock()
-		sl.handing = true
+		seat.transferInDoubt = true
 		l.seats.mu.Unlock()
 	}
 	if err != nil || !doubt {
@@ -157,10 +160,10 @@ func (l *lease) handOver(ctx context.Context, what string, sl *claimState, p dri
 	if resp.Succeeded {
 		at = len(req.Success) - 1
 	}
-	rec := one(resp, at)
-	if rec == nil || rec.CreateRevision != l.born {
+	rec := kvAt(resp, at)
+	if rec == nil || rec.CreateRevision != l.recordCreated {
 		return nil, l.lost(what)
 	}
-	l.learn(rec.ModRevision, rec.Lease)
+	l.noteRecord(rec.ModRevision, rec.Lease)
 	return resp, nil
 }

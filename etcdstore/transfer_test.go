@@ -27,9 +27,9 @@ func TestSimulatedTransferInALongLine(t *testing.T) {
 			entered(t, crowd, "x", fmt.Sprint(i), 0)
 		}
 		other, _ := gatedAt(t, c, 1, 1)
-		heir := granted(t, other, "c", time.Minute)
-		q := entered(t, heir, "x", "", 0)
-		turn := held(t, heir, q)
+		successor := granted(t, other, "c", time.Minute)
+		q := entered(t, successor, "x", "", 0)
+		turn := held(t, successor, q)
 		time.Sleep(time.Second)
 		before, begun := g.calls.Load(), time.Now()
 		if err := l.Transfer(ending(t, 10*time.Second), p, q.Token); err != nil {
@@ -39,10 +39,10 @@ func TestSimulatedTransferInALongLine(t *testing.T) {
 			t.Errorf("seed 1: %d requests, want a read and three Txns", n)
 		}
 		if took := (<-turn).Sub(begun); took > handOver {
-			t.Errorf("seed 1: the heir held %v after the transfer, want %v at most", took, handOver)
+			t.Errorf("seed 1: the successor held %v after the transfer, want %v at most", took, handOver)
 		}
 		if at := only(t, c, "primacy/x/"); uint64(at.CreateRevision) != q.Token {
-			t.Errorf("seed 1: token %d stands, want the heir's, %d", at.CreateRevision, q.Token)
+			t.Errorf("seed 1: token %d stands, want the successor's, %d", at.CreateRevision, q.Token)
 		}
 		told := map[string]bool{}
 		for ctx := ending(t, 30*time.Second); len(told) < between; {
@@ -57,8 +57,8 @@ func TestSimulatedTransferInALongLine(t *testing.T) {
 	})
 }
 
-// handing makes a holder behind a gate at a member, and an heir elsewhere.
-func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, heir driver.Place) {
+// handing makes a holder behind a gate at a member, and a successor elsewhere.
+func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, successor driver.Place) {
 	t.Helper()
 	s, g := gatedAt(t, c, 0, at)
 	other, _ := gatedAt(t, c, 1, (at+1)%3)
@@ -66,11 +66,11 @@ func handing(t *testing.T, c *etcdsim.Cluster, at int) (l *lease, g *gate, heir 
 	p := entered(t, l, "x", "", 0)
 	between := granted(t, other, "b", time.Minute)
 	entered(t, between, "x", "", 0)
-	heir = entered(t, granted(t, other, "c", time.Minute), "x", "", 0)
-	if !p.Held || heir.Held {
-		t.Fatalf("seed 1: places = %+v, %+v", p, heir)
+	successor = entered(t, granted(t, other, "c", time.Minute), "x", "", 0)
+	if !p.Held || successor.Held {
+		t.Fatalf("seed 1: places = %+v, %+v", p, successor)
 	}
-	return l, g, heir
+	return l, g, successor
 }
 
 // handed returns the holder's claim as handing made it.
@@ -87,7 +87,7 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 	for _, moves := range []bool{false, true} {
 		t.Run(fmt.Sprint(moves), func(t *testing.T) {
 			simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-				l, g, heir := handing(t, c, 0)
+				l, g, successor := handing(t, c, 0)
 				p := handed(l)
 				if err := renewedOnce(t, l); err != nil {
 					t.Fatal(err)
@@ -106,13 +106,13 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 						return do(ctx)
 					}
 				})
-				err := l.Transfer(ending(t, 500*time.Millisecond), p, heir.Token)
+				err := l.Transfer(ending(t, 500*time.Millisecond), p, successor.Token)
 				if err == nil || driver.IsFinal(err) {
 					t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 				}
 				g.set(func() { g.after, g.instead = nil, nil })
 				c.Hold(0, 0, false, false)
-				if at := only(t, c, "primacy/x/"); uint64(at.CreateRevision) != heir.Token {
+				if at := only(t, c, "primacy/x/"); uint64(at.CreateRevision) != successor.Token {
 					t.Fatal("seed 1: the transfer was not done, so this test shows nothing")
 				}
 				if moves {
@@ -121,7 +121,7 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 						t.Fatalf("seed 1: Renew = %v, want the session to live on", err)
 					}
 				}
-				if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
+				if err := l.Transfer(ending(t, 10*time.Second), p, successor.Token); err != nil {
 					t.Errorf("seed 1: Transfer again = %v, want nil", err)
 				}
 				if _, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "x", ID: p.ID}); !isGone(err) {
@@ -134,7 +134,7 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 
 // TestSimulatedStragglerOfAClaimThatWasHandedOver: a claim is sent to a member that is frozen,
 // enters through another one, and is handed over. When the member wakes up and carries out what
-// it was sent, only the heir may stand.
+// it was sent, only the successor may stand.
 func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		at := another(c)
@@ -146,19 +146,19 @@ func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 		p := entered(t, l, "x", "", 0)
 		c.Thaw(at)
 		far, _ := gatedAt(t, c, 1, 0)
-		heir := entered(t, granted(t, far, "b", time.Minute), "x", "", 0)
-		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
+		successor := entered(t, granted(t, far, "b", time.Minute), "x", "", 0)
+		if err := l.Transfer(ending(t, 10*time.Second), p, successor.Token); err != nil {
 			t.Fatal(err)
 		}
 		sent.arrive(t, c)
-		if kv := only(t, c, "primacy/x/"); uint64(kv.CreateRevision) != heir.Token {
-			t.Errorf("seed 1: token %d stands, want the heir's, %d", kv.CreateRevision, heir.Token)
+		if kv := only(t, c, "primacy/x/"); uint64(kv.CreateRevision) != successor.Token {
+			t.Errorf("seed 1: token %d stands, want the successor's, %d", kv.CreateRevision, successor.Token)
 		}
 		if err := l.Update(ending(t, 10*time.Second), other, []byte("still here")); err != nil {
 			t.Errorf("seed 1: the session's other claim: %v", err)
 		}
 		if again := claimed(t, l, "x"); again.Held {
-			t.Errorf("seed 1: Claim after the transfer = %+v, want it behind the heir", etcdwire.Again)
+			t.Errorf("seed 1: Claim after the transfer = %+v, want it behind the successor", etcdwire.RetryPause)
 		}
 	})
 }
@@ -167,17 +167,17 @@ func TestSimulatedStragglerOfAClaimThatWasHandedOver(t *testing.T) {
 // under, and is handed over all the same.
 func TestSimulatedTransferAfterAMove(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		l, _, heir := handing(t, c, 0)
+		l, _, successor := handing(t, c, 0)
 		p := handed(l)
 		if err := renewedOnce(t, l); err != nil {
 			t.Fatal(err)
 		}
-		old := l.ref().id
+		old := l.attachment().lease
 		changeLeader(c)
-		if err := renewedOnce(t, l); err != nil || l.ref().id == old {
-			t.Fatalf("seed 1: Renew = %v, and the session moved: %v", err, l.ref().id != old)
+		if err := renewedOnce(t, l); err != nil || l.attachment().lease == old {
+			t.Fatalf("seed 1: Renew = %v, and the session moved: %v", err, l.attachment().lease != old)
 		}
-		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); err != nil {
+		if err := l.Transfer(ending(t, 10*time.Second), p, successor.Token); err != nil {
 			t.Fatal(err)
 		}
 		if err := renewedOnce(t, l); err != nil {
@@ -190,7 +190,7 @@ func TestSimulatedTransferAfterAMove(t *testing.T) {
 // and is told when its claim is deleted by hand.
 func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		l, g, heir := handing(t, c, 0)
+		l, g, successor := handing(t, c, 0)
 		p := handed(l)
 		told := newsOf(t, l)
 		time.Sleep(time.Second)
@@ -198,7 +198,7 @@ func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 			txn, ok := req.(*pb.TxnRequest)
 			return ok && len(txn.Success) > 1 && len(txn.Compare) == 2
 		})
-		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || driver.IsFinal(err) {
+		if err := l.Transfer(ending(t, 5*time.Second), p, successor.Token); err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		if err := c.Delete(ending(t, 10*time.Second), l.keyOf(p), int64(p.Token)); err != nil {
@@ -207,7 +207,7 @@ func TestSimulatedTransferThatFailedIsWatched(t *testing.T) {
 		if n := <-told; !n.Gone || n.Place.Token != p.Token {
 			t.Errorf("seed 1: News = %+v, want the claim gone", n)
 		}
-		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); !isGone(err) {
+		if err := l.Transfer(ending(t, 5*time.Second), p, successor.Token); !isGone(err) {
 			t.Errorf("seed 1: Transfer of what is gone = %v, want ErrGone", err)
 		}
 	})
@@ -238,7 +238,7 @@ func hands(req any) bool {
 // to the transfer comes.
 func TestSimulatedTransferIsNoNews(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		l, g, heir := handing(t, c, 0)
+		l, g, successor := handing(t, c, 0)
 		ctx := ending(t, 10*time.Second)
 		quiet := make(chan struct{})
 		go func() {
@@ -255,7 +255,7 @@ func TestSimulatedTransferIsNoNews(t *testing.T) {
 				}
 			}
 		})
-		if err := l.Transfer(ending(t, 5*time.Second), handed(l), heir.Token); err != nil {
+		if err := l.Transfer(ending(t, 5*time.Second), handed(l), successor.Token); err != nil {
 			t.Fatal(err)
 		}
 		<-quiet
@@ -266,7 +266,7 @@ func TestSimulatedTransferIsNoNews(t *testing.T) {
 // under way, which then fails. The session looks again: the push has come already.
 func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		l, g, heir := handing(t, c, 0)
+		l, g, successor := handing(t, c, 0)
 		p := handed(l)
 		told := newsOf(t, l)
 		time.Sleep(time.Second)
@@ -282,7 +282,7 @@ func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 				return rpctypes.ErrGRPCRequestTooManyRequests
 			}
 		})
-		if err := l.Transfer(ending(t, 5*time.Second), p, heir.Token); err == nil || driver.IsFinal(err) {
+		if err := l.Transfer(ending(t, 5*time.Second), p, successor.Token); err == nil || driver.IsFinal(err) {
 			t.Fatalf("seed 1: Transfer = %v, want an unknown etcdwire.Outcome", err)
 		}
 		begun := time.Now()
@@ -292,11 +292,11 @@ func TestSimulatedTransferThatFailsHidesNothing(t *testing.T) {
 	})
 }
 
-// TestSimulatedTransferWhoseHeirLeaves: the heir goes after the holder has read the line. Then
+// TestSimulatedTransferWhoseHeirLeaves: the successor goes after the holder has read the line. Then
 // nobody is removed.
 func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-		l, g, heir := handing(t, c, 0)
+		l, g, successor := handing(t, c, 0)
 		p := handed(l)
 		g.set(func() {
 			g.before = func(req any) {
@@ -304,7 +304,7 @@ func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 					return
 				}
 				for _, kv := range c.Keys("primacy/x/") {
-					if uint64(kv.CreateRevision) == heir.Token {
+					if uint64(kv.CreateRevision) == successor.Token {
 						if err := c.Delete(ending(t, 5*time.Second), string(kv.Key), kv.CreateRevision); err != nil {
 							t.Error(err)
 						}
@@ -312,7 +312,7 @@ func TestSimulatedTransferWhoseHeirLeaves(t *testing.T) {
 				}
 			}
 		})
-		if err := l.Transfer(ending(t, 10*time.Second), p, heir.Token); !errors.Is(err, driver.ErrNoSuccessor) {
+		if err := l.Transfer(ending(t, 10*time.Second), p, successor.Token); !errors.Is(err, driver.ErrNoSuccessor) {
 			t.Errorf("seed 1: Transfer = %v, want ErrNoSuccessor", err)
 		}
 		if keys := c.Keys("primacy/x/"); len(keys) != 2 || uint64(min(keys[0].CreateRevision,

@@ -20,26 +20,27 @@ import (
 // log in order, and no watch tells what is not committed. It may be late, as an answer may be.
 //
 // This rests on four things. Without one of them the claim is unsure, and the line is read once.
-//   - The watch began at r or before. etcd answers a request for a watch with a revision that it
-//     reads after the watch stands: what that says is not before the true beginning.
+//   - The watch began at r or before. etcd tells the revision at which a watch began, but reads it
+//     after the watch stands: the true beginning is that or an earlier one.
 //   - No gap: a watch that ended for any reason, and the one opened after it, are two watches.
 //   - All deletions of one revision are taken together: a transfer removes the holder and those
 //     who are passed over at once. etcd splits a revision between two messages only where
 //     fragments are asked for.
 //   - Deletions up to r are of earlier claims under the same keys, and count for nothing.
 
-// nearby is how many claims before its own a waiter knows at most. A waiter that knows so many
+// maxAhead is how many claims before its own a waiter knows at most. A waiter that knows so many
 // hears only of the farthest of them, or a release in a long line would be told to everybody in
 // it. Once that one has gone the waiter reads the line.
-const nearby = 16
+const maxAhead = 16
 
 // outcome is what has become of a waiter's claim.
 type outcome int8
 
 const (
-	waits outcome = iota
-	holds         // it was the first of the line after it had entered
-	ended         // it was removed
+	waits     outcome = iota
+	holds             // it was the first of the line after it had entered; News has not told it
+	holdsTold         // News has told it: only its end is news
+	ended             // it was removed
 )
 
 // predecessor is a claim that stands before another.
@@ -61,7 +62,7 @@ func predecessors(kvs []*mvccpb.KeyValue) []predecessor {
 type waiter struct {
 	s      *Store
 	all    *waiters
-	at     seatID
+	seat   seatID
 	key    string
 	token  int64
 	slots  int
@@ -69,33 +70,35 @@ type waiter struct {
 	queued bool          // News is to look at it, and has not yet; guarded by waiters.mu
 
 	// What follows is guarded by the hub's lock, under which the hub calls the exported methods.
-	in       []*etcdwire.Watch // where it hears of its line
-	over     bool              // it is followed no more, and must not listen to anything again
-	kept     bool              // News has told that it holds: only its end is news
-	seen     int64             // all that follows was so at this revision; 0: nothing is known
-	ahead    []predecessor     // who stood before it, the youngest first, without those that went since
-	whole    bool              // ahead has all of them
-	near     bool              // the farthest of ahead has gone: it listens to the whole line
-	spans    []etcdwire.Span   // of a shared claim: any event there may be what it waits for
-	behind   []string          // of a shared claim: those it stands right behind
-	unsure   bool              // something may have been missed: its line must be read
-	doubts   int               // how often somebody has said so by doubt
-	asked    int               // what doubts was when ask was called last
-	due      bool              // it has heard nothing for long: etcd is asked whether what it knows is right
-	outcome  outcome
-	next     int64 // the create revision of ahead's first when movedLocked looked last
+	in      []*etcdwire.Watch // where it hears of its line
+	dropped bool              // it is followed no more, and must not listen to anything again
+	outcome outcome
+
+	asOf        int64           // the revision of what follows; 0: nothing is known
+	ahead       []predecessor   // who stood before it, the youngest first, without those that went since
+	aheadIsAll  bool            // ahead has all of them
+	wholeLine   bool            // the farthest of ahead has gone: it listens to the whole line
+	spans       []etcdwire.Span // of a shared claim: any event there may be what it waits for
+	rightBefore []string        // of a shared claim: see standing
+
+	unsure  bool // it may have missed something: its line must be read
+	recheck bool // it has heard nothing for long: what it knows is to be checked
+	doubts  int  // how often doubt has made it unsure
+	asked   int  // doubts at the last call of ask: later ones are newer than the read after that
+
+	next     int64 // the create revision of ahead[0] at the last call of movedLocked
 	watching bool  // the session of that one has a heartbeat
 }
 
 // newWaiterLocked returns a waiter for a claim, with what its entry has found before it. The
 // claim's state forgets that, or thousands of places would keep it twice. The caller holds
 // seats.mu.
-func newWaiterLocked(s *Store, all *waiters, sl *claimState) *waiter {
-	a := &waiter{s: s, all: all, at: sl.seatID, key: sl.key, token: int64(sl.token), slots: sl.slots}
-	if sl.at != 0 && a.slots == 0 {
-		a.seen, a.ahead, a.whole = sl.at, predecessors(sl.ahead), len(sl.ahead) < nearby
+func newWaiterLocked(s *Store, all *waiters, seat *seatState) *waiter {
+	a := &waiter{s: s, all: all, seat: seat.seatID, key: seat.key, token: int64(seat.token), slots: seat.slots}
+	if seat.aheadRev != 0 && a.slots == 0 {
+		a.asOf, a.ahead, a.aheadIsAll = seat.aheadRev, predecessors(seat.ahead), len(seat.ahead) < maxAhead
 	}
-	sl.ahead, sl.at = nil, 0
+	seat.ahead, seat.aheadRev = nil, 0
 	return a
 }
 
@@ -103,28 +106,28 @@ func (a *waiter) hub() *etcdwire.Hub { return a.s.wire.Hub }
 
 // place returns the claim's place.
 func (a *waiter) place() driver.Place {
-	return driver.Place{Name: a.at.Name, Seat: a.at.Seat, Slots: a.slots, Token: uint64(a.token)}
+	return driver.Place{Name: a.seat.Name, Seat: a.seat.Seat, Slots: a.slots, Token: uint64(a.token)}
 }
 
-// enlist begins to listen to the claim's line.
-func (a *waiter) enlist() {
+// startListening begins to listen to the claim's line.
+func (a *waiter) startListening() {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.over {
+	if a.dropped {
 		return // dropped meanwhile
 	}
-	if a.seen == 0 || len(a.ahead) == 0 {
+	if a.asOf == 0 || len(a.ahead) == 0 { // nothing is known; or Claim has told that it holds: does it still?
 		a.unsure = true
 	}
 	a.listenLocked()
-	a.Settle()
+	a.MessageEnd()
 }
 
 // drop ends all listening, for good. It may be called more than once.
 func (a *waiter) drop() {
 	a.hub().Lock()
 	in := a.in
-	a.in, a.over = nil, true
+	a.in, a.dropped = nil, true
 	for _, w := range in {
 		a.hub().Leave(a, w)
 	}
@@ -132,52 +135,54 @@ func (a *waiter) drop() {
 	a.live.stop()
 }
 
-// learn takes over what a read of the line has shown.
-func (a *waiter) learn(st standing) {
+// noteLook takes over what a read of the line has shown.
+func (a *waiter) noteLook(st standing) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.over || st.rev < a.seen {
+	if a.dropped || st.rev < a.asOf {
 		return // a late answer, of an earlier state than what is known
 	}
 	a.lookedLocked(st.rev)
-	a.near = false
-	a.ahead, a.whole, a.spans = st.before, len(st.before) < nearby, nil
+	a.wholeLine = false
+	a.ahead, a.aheadIsAll, a.spans = st.ahead, len(st.ahead) < maxAhead, nil
 	if a.slots != 0 {
-		a.spans, a.behind = []etcdwire.Span{{Key: a.key}, st.ahead}, st.behind
+		a.spans, a.rightBefore = []etcdwire.Span{{Key: a.key}, st.waitsFor}, st.rightBefore
 	}
 	a.listenLocked()
-	a.Settle()
+	a.MessageEnd()
 }
 
-// lookedLocked notes that the line was read at rev. A doubt that came after ask is of what came
-// after that read, and stays.
-func (a *waiter) lookedLocked(rev int64) { a.seen, a.unsure, a.due = rev, a.doubts != a.asked, false }
+// lookedLocked notes that the line was read at rev. A doubt that came after the last ask may be of
+// something later than the read, and stays.
+func (a *waiter) lookedLocked(rev int64) {
+	a.asOf, a.unsure, a.recheck = rev, a.doubts != a.asked, false
+}
 
-// keep goes on listening for the end of a claim that is about to be told as held, by the watch of
-// its line: a watch of its key would cost each hand-over a request to open it, a read and a
-// request to end it. It reports false where the line's watch does not serve.
-func (a *waiter) keep() bool {
+// keepListening goes on listening to the line for the end of a claim that is about to be told as
+// held. A watch of its key instead would cost each hand-over a request to open it, a read and a
+// request to end it. It reports false where the watch of the line does not stand.
+func (a *waiter) keepListening() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.over || a.outcome != holds || a.unsure || len(a.in) != 1 || a.hub().Source(a.in[0]).Since == 0 {
+	if a.dropped || a.outcome != holds || a.unsure || len(a.in) != 1 || a.hub().Source(a.in[0]).Since == 0 {
 		return false
 	}
-	a.kept, a.outcome, a.ahead, a.whole = true, waits, nil, true
+	a.outcome, a.ahead, a.aheadIsAll = holdsTold, nil, true
 	return true
 }
 
-// isKept reports whether keep has succeeded.
-func (a *waiter) isKept() bool {
+// isHoldTold reports whether keepListening has succeeded, and the end has not come since.
+func (a *waiter) isHoldTold() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	return a.kept
+	return a.outcome == holdsTold
 }
 
 // doubt makes a unsure: its line is to be read.
 func (a *waiter) doubt() {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.over {
+	if a.dropped {
 		return
 	}
 	a.unsure = true
@@ -189,19 +194,19 @@ func (a *waiter) doubt() {
 func (a *waiter) check() {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if !a.over {
-		a.due = true
+	if !a.dropped {
+		a.recheck = true
 		a.all.push(a)
 	}
 }
 
-// ask returns what has become of a, and whether etcd must be asked to know it. Whoever asks etcd
-// does so after ask, and calls ask again only when learn or confirm has had the answer.
+// ask returns what has become of a, and whether a read is needed to know it. The caller makes that
+// read after ask, and gives its answer to noteLook or noteStillBlocked before it calls ask again.
 func (a *waiter) ask() (o outcome, unsure bool) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
 	a.asked = a.doubts
-	return a.outcome, (a.unsure || a.due) && !a.over
+	return a.outcome, (a.unsure || a.recheck) && !a.dropped
 }
 
 // hasEnded reports whether a's claim is known to have been removed.
@@ -211,27 +216,27 @@ func (a *waiter) hasEnded() bool {
 	return a.outcome == ended
 }
 
-// rightBehind returns the claims that a stands right behind, as far as is known.
-func (a *waiter) rightBehind() []string {
+// claimsRightBefore returns the claims whose sessions are to be watched, as far as is known.
+func (a *waiter) claimsRightBefore() []string {
 	a.hub().Lock()
 	defer a.hub().Unlock()
 	switch {
 	case a.slots != 0:
-		return a.behind
+		return a.rightBefore
 	case len(a.ahead) > 0:
 		return []string{a.ahead[0].key}
 	}
 	return nil
 }
 
-// watchPredecessor has the sessions watched that a stands right behind, where they have
-// heartbeats, and no others any more.
-func (a *waiter) watchPredecessor() { a.live.over(a.s.liveness, a.rightBehind, a.doubt) }
+// watchPredecessor has the sessions of those claims watched, where they have heartbeats, and no
+// others any more.
+func (a *waiter) watchPredecessor() { a.live.watchOnly(a.s.liveness, a.claimsRightBefore, a.doubt) }
 
-// enough returns a claim before a: as long as that and a's own stand, nothing else of the line
-// matters. In a long line it is the farthest that a knows. The zero predecessor where a may have
-// missed more than that: its line must be read.
-func (a *waiter) enough() (p predecessor) {
+// blocker returns a claim before a that keeps a waiting as long as it stands: in a long line the
+// farthest that a knows, otherwise the one right before a. It returns the zero predecessor where
+// none is known for sure: then the line must be read.
+func (a *waiter) blocker() (p predecessor) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
 	switch {
@@ -247,20 +252,21 @@ func (a *waiter) enough() (p predecessor) {
 // isFarLocked reports whether a knows only the youngest before it, and waits for the farthest of
 // those to go.
 func (a *waiter) isFarLocked() bool {
-	return a.outcome == waits && a.slots == 0 && !a.whole && !a.near && len(a.ahead) > 0
+	return a.outcome == waits && a.slots == 0 && !a.aheadIsAll && !a.wholeLine && len(a.ahead) > 0
 }
 
-// confirm notes that at rev a's claim stood, and the one that enough has returned. Others may have
-// gone by then: in a long line a concludes nothing from them before it has read the line.
-func (a *waiter) confirm(rev int64) {
+// noteStillBlocked notes that a's claim and its blocker stood at rev. Only in a long line a knows
+// more by that. Other claims may have gone before rev: but a reads the whole line
+// before it concludes anything from them.
+func (a *waiter) noteStillBlocked(rev int64) {
 	a.hub().Lock()
 	defer a.hub().Unlock()
-	if a.due = false; a.over || !a.isFarLocked() || rev < a.seen {
+	if a.recheck = false; a.dropped || !a.isFarLocked() || rev < a.asOf {
 		return
 	}
 	a.lookedLocked(rev)
 	a.listenLocked()
-	a.Settle()
+	a.MessageEnd()
 }
 
 // listenLocked has a listen to the spans that matter to it now, and to no others.
@@ -272,10 +278,10 @@ func (a *waiter) listenLocked() {
 		for _, sp := range a.spans {
 			a.joinLocked(sp)
 		}
-	case a.seen == 0: // perhaps in a long line: not all of it before that is known
+	case a.asOf == 0: // its line may be long, and not to be heard as a whole: that is known after a read
 		a.joinLocked(etcdwire.Span{Key: a.key})
-	case a.whole || a.near || len(a.ahead) == 0:
-		a.joinLocked(etcdwire.LineSpan(a.s.lineDir(a.at.Name)))
+	case a.aheadIsAll || a.wholeLine || len(a.ahead) == 0:
+		a.joinLocked(etcdwire.LineSpan(a.s.lineDir(a.seat.Name)))
 	default:
 		a.joinLocked(etcdwire.Span{Key: a.key})
 		a.joinLocked(etcdwire.Span{Key: a.ahead[len(a.ahead)-1].key})
@@ -288,16 +294,16 @@ func (a *waiter) listenLocked() {
 func (a *waiter) joinLocked(sp etcdwire.Span) { a.in = append(a.in, a.hub().Join(a, sp)) }
 
 // Begun tells a what w has told since a last knew the line, or makes a unsure where that is not
-// known. Its caller calls Settle.
+// known. Its caller calls MessageEnd.
 func (a *waiter) Begun(w *etcdwire.Watch) {
 	src := a.hub().Source(w)
 	switch {
-	case src.Since == 0: // Begun is called again when it stands; where etcd refuses it there is the timer
-	case a.seen < src.Since || a.near:
+	case src.Since == 0: // it does not stand yet: Begun or Refused is called later
+	case a.asOf < src.Since || a.wholeLine:
 		a.unsure = true
 	default:
 		for _, d := range src.Log {
-			if d.Rev > a.seen && w.Covers(d.Key) {
+			if d.Rev > a.asOf && w.Covers(d.Key) {
 				a.Deleted(d.Key, d.Rev)
 			}
 		}
@@ -315,7 +321,7 @@ func (a *waiter) Deleted(key string, rev int64) {
 		}
 		return
 	}
-	if rev <= a.seen {
+	if rev <= a.asOf {
 		return
 	}
 	if a.spans != nil {
@@ -323,7 +329,7 @@ func (a *waiter) Deleted(key string, rev int64) {
 	}
 	for i, p := range a.ahead {
 		if p.key == key {
-			a.near = a.near || !a.whole && i == len(a.ahead)-1
+			a.wholeLine = a.wholeLine || !a.aheadIsAll && i == len(a.ahead)-1
 			a.ahead = slices.Delete(a.ahead, i, i+1)
 			return
 		}
@@ -332,20 +338,22 @@ func (a *waiter) Deleted(key string, rev int64) {
 
 // Put notes that a claim came or was rewritten, where puts are heard of.
 func (a *waiter) Put(kv *mvccpb.KeyValue) {
-	if a.spans != nil && kv.ModRevision > a.seen {
+	if a.spans != nil && kv.ModRevision > a.asOf {
 		a.unsure = true
 	}
 }
 
-// Settle draws the conclusion once all that one message holds has been noted.
-func (a *waiter) Settle() {
-	if a.near && !a.unsure && a.outcome == waits && a.spans == nil && len(a.in) > 1 {
-		a.listenLocked()
+// MessageEnd draws the conclusion once all that one message holds has been noted.
+func (a *waiter) MessageEnd() {
+	if a.outcome == waits && a.slots == 0 && !a.unsure {
+		switch {
+		case a.wholeLine && len(a.in) > 1: // it still listens as in a long line: to its own key and the farthest
+			a.listenLocked()
+		case a.aheadIsAll && len(a.ahead) == 0:
+			a.outcome = holds
+		}
 	}
-	if a.outcome == waits && a.whole && !a.unsure && !a.kept && a.slots == 0 && len(a.ahead) == 0 {
-		a.outcome = holds
-	}
-	if moved := a.movedLocked(); moved || a.outcome != waits || a.unsure {
+	if moved := a.movedLocked(); moved || a.outcome == holds || a.outcome == ended || a.unsure {
 		a.all.push(a)
 	}
 }

@@ -21,9 +21,9 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	}
 	h, l := fakeHub()
 	h.Above, h.Below = 0, 4
-	a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 100,
-		seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
-	a.enlist()
+	a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
+		asOf: 100, ahead: []predecessor{{dir + "a", 50}}, aheadIsAll: true}
+	a.startListening()
 	wide := h.PrefixWatch
 	h.Lock()
 	wide.ID = 1
@@ -63,7 +63,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 func TestSimulatedDoubtDuringALook(t *testing.T) {
 	h, l := fakeHub()
 	a := awaitOn(l, "a")
-	a.enlist()
+	a.startListening()
 	h.Lock()
 	h.Lost(a.in[0], true)
 	h.Unlock()
@@ -71,11 +71,11 @@ func TestSimulatedDoubtDuringALook(t *testing.T) {
 		t.Error("its watch was refused, and it does not look")
 	}
 	a.doubt()
-	a.learn(standing{rev: 150, stands: true, before: a.ahead})
+	a.noteLook(standing{rev: 150, stands: true, ahead: a.ahead})
 	if _, unsure := a.ask(); !unsure {
 		t.Error("the doubt is forgotten")
 	}
-	a.learn(standing{rev: 151, stands: true, before: a.ahead})
+	a.noteLook(standing{rev: 151, stands: true, ahead: a.ahead})
 	if _, unsure := a.ask(); unsure {
 		t.Error("the look that came after the doubt did not clear it")
 	}
@@ -85,7 +85,7 @@ func TestSimulatedDoubtDuringALook(t *testing.T) {
 func TestSimulatedEndAfterTheTurn(t *testing.T) {
 	h, l := fakeHub()
 	a := awaitOn(l, "a")
-	a.enlist()
+	a.startListening()
 	h.Lock()
 	h.Stood(a.in[0], 100)
 	h.Deliver(a.in[0], goneAt(101, "primacy/x/a"))
@@ -94,7 +94,7 @@ func TestSimulatedEndAfterTheTurn(t *testing.T) {
 	if f, _ := a.ask(); f != ended {
 		t.Errorf("outcome %d, want it ended", f)
 	}
-	if a.keep() {
+	if a.keepListening() {
 		t.Error("a claim that has ended is kept as one that holds")
 	}
 }
@@ -112,7 +112,7 @@ func TestSimulatedNeighbourIsTold(t *testing.T) {
 	} {
 		h, l := fakeHub()
 		a := awaitOn(l, c.before, c.next)
-		a.enlist()
+		a.startListening()
 		h.Lock()
 		h.Stood(a.in[0], 100)
 		a.queued, l.waiters.queue = false, nil
@@ -130,8 +130,8 @@ func TestSimulatedFollowedAndLeaving(t *testing.T) {
 	for _, leaving := range []bool{false, true} {
 		_, l := fakeHub()
 		a := awaitOn(l)
-		l.seats.by[a.at] = &claimState{seatID: a.at, claimFields: claimFields{id: "c", token: 100, leaving: leaving}}
-		l.waiters.by[a.at] = a
+		l.seats.by[a.seat] = &seatState{seatID: a.seat, claimFields: claimFields{id: "c", token: 100, leaving: leaving}}
+		l.waiters.by[a.seat] = a
 		if out := l.tellLast(nil, a, driver.News{Held: true}); len(out) > 0 == leaving {
 			t.Errorf("leaving %v: news %+v", leaving, out)
 		}

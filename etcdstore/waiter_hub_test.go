@@ -26,8 +26,8 @@ func goneAt(rev int64, key string) []*mvccpb.Event {
 // awaitOn is a claim in the line x that entered at 100, behind others that stood since 50 and a
 // little later.
 func awaitOn(l *lease, before ...string) *waiter {
-	a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: "primacy/x/own", token: 100, seen: 100,
-		whole: true}
+	a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: "primacy/x/own", token: 100, asOf: 100,
+		aheadIsAll: true}
 	for i, key := range before {
 		a.ahead = append(a.ahead, predecessor{"primacy/x/" + key, int64(60 - i)})
 	}
@@ -56,9 +56,9 @@ func TestSimulatedForgottenDeletions(t *testing.T) {
 		}
 		h.Deliver(src, goneAt(2000, dir+"a"))
 		h.Unlock()
-		a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 200,
-			seen: 200, ahead: []predecessor{{dir + "a", 50}}, whole: true}
-		a.enlist()
+		a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 200,
+			asOf: 200, ahead: []predecessor{{dir + "a", 50}}, aheadIsAll: true}
+		a.startListening()
 		if f, unsure := a.ask(); f == holds || !unsure {
 			t.Errorf("seed 1: wide %v: outcome %d, unsure %v, want it unsure: its own end is forgotten", wide, f,
 				unsure)
@@ -74,22 +74,22 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 		h, l := fakeHub()
 		var before []predecessor
 		var kvs []*mvccpb.KeyValue
-		for i := range nearby { // the holder, at 10, is the seventeenth
+		for i := range maxAhead { // the holder, at 10, is the seventeenth
 			key := fmt.Sprint(dir, "b", i)
 			before = append(before, predecessor{key, int64(90 - i)})
 			kvs = append(kvs, &mvccpb.KeyValue{Key: []byte(key), CreateRevision: int64(90 - i)})
 		}
 		p := driver.Place{Name: "x", ID: "c", Token: 100}
-		sl := &claimState{seatID: storeutil.SeatAt(p), claimFields: claimFields{id: "c", key: dir + "own", token: 100}}
+		seat := &seatState{seatID: storeutil.SeatAt(p), key: dir + "own", claimFields: claimFields{id: "c", token: 100}}
 		if !looked {
-			sl.ahead, sl.at = kvs, 100
+			seat.ahead, seat.aheadRev = kvs, 100
 		}
-		l.seats.by[sl.seatID] = sl
+		l.seats.by[seat.seatID] = seat
 		l.id = 1
 		a := l.newWaiter(p)
-		a.enlist()
+		a.startListening()
 		if looked {
-			a.learn(standing{rev: 100, stands: true, before: before})
+			a.noteLook(standing{rev: 100, stands: true, ahead: before})
 		}
 		h.Lock()
 		for i := range a.in {
@@ -97,7 +97,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 			h.Stood(a.in[i], 100)
 		}
 		h.Unlock()
-		for i := range nearby { // the youngest first, the farthest last
+		for i := range maxAhead { // the youngest first, the farthest last
 			h.Lock()
 			for _, w := range append([]*etcdwire.Watch(nil), a.in...) {
 				if w.Covers(fmt.Sprint(dir, "b", i)) {
@@ -132,9 +132,9 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		if wide {
 			h.Above = 0
 		}
-		a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 100,
-			seen: 100, ahead: []predecessor{{dir + "a", 50}}, whole: true}
-		a.enlist()
+		a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
+			asOf: 100, ahead: []predecessor{{dir + "a", 50}}, aheadIsAll: true}
+		a.startListening()
 		h.Pending()
 		h.Lock()
 		src := h.Source(a.in[0])

@@ -233,7 +233,7 @@ func (st *stander) stand(over <-chan struct{}, follows bool) bool {
 	ctx, cancel = st.patient(20 * time.Second)
 	defer cancel()
 	if p.Held && st.rnd.IntN(5) == 0 {
-		if heir := st.heir(ctx, p); heir != 0 && st.l.Transfer(ctx, p, heir) == nil {
+		if successor := st.successor(ctx, p); successor != 0 && st.l.Transfer(ctx, p, successor) == nil {
 			st.ct.add("handed over")
 			return true
 		}
@@ -275,7 +275,7 @@ func (st *stander) await(p driver.Place, follows bool) driver.Place {
 	return p
 }
 
-func (st *stander) heir(ctx context.Context, p driver.Place) uint64 {
+func (st *stander) successor(ctx context.Context, p driver.Place) uint64 {
 	ln, err := st.s.Line(ctx, p.Name)
 	if err != nil || len(ln.Waiters) == 0 {
 		return 0

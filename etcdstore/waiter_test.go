@@ -131,12 +131,12 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, wide := range []bool{false, true} {
 				h, l := fakeHub()
-				a := &waiter{s: l.s, all: l.waiters, at: seatID{Name: "x"}, key: dir + "own", token: 100,
-					seen: 100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, whole: true}
+				a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
+					asOf: 100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, aheadIsAll: true}
 				if wide {
 					h.Above = 0
 				}
-				a.enlist()
+				a.startListening()
 				src := h.Source(a.in[0])
 				if wide != (src == h.PrefixWatch) {
 					t.Fatal("not the watch that was meant")

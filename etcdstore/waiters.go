@@ -9,42 +9,42 @@ import (
 )
 
 // waiters are the places of one lease that are followed, and the queue of those that News is to
-// look at. A waiter is in one of these states:
+// look at. A waiter is in one of these states. (The fields are waiter.queued, dropped and
+// outcome; a waiter that is taken is in a local variable of News.)
 //
-//	state    what it means                   event                                     next state
-//	quiet    it listens to its line          the hub tells what matters (Settle), a    queued
-//	                                         session before it was ended (doubt), or
-//	                                         nothing was heard for long (check)
-//	queued   News is to look at it           News takes the queue                      taken
-//	taken    News asks it (ask), and reads   it still waits (learn, confirm)           quiet
-//	         its line where it is unsure     it was not read, or the read failed       queued
-//	                                         it holds: told, its line is heard (keep)  kept
-//	                                         it holds: told, its line is not heard     over
-//	                                         it is gone, or may not be read: told      over
-//	kept     it holds; only its end is news  the hub tells its end, or check           queued
-//	over     it listens to nothing, and      none
-//	         nothing is told of it
+//	state      what it means                event                                     next state
+//	quiet      it listens to its line       the hub tells what matters (MessageEnd),  queued
+//	                                        a session before it was ended (doubt), or
+//	                                        nothing was heard for long (check)
+//	queued     News is to look at it        News takes the queue                      taken
+//	taken      News asks it (ask), reads    it still waits                            quiet
+//	           its line where it is unsure  it was not read, or the read failed       queued
+//	                                        it holds: told, its line is heard         holdsTold
+//	                                        it holds: told, its line is not heard     dropped
+//	                                        it is gone, or may not be read: told      dropped
+//	holdsTold  only its end is news         the hub tells its end, or check           queued
+//	dropped    it listens to nothing, and   none
+//	           nothing is told of it
 //
 // Follow makes a waiter, in state quiet. In any state a Release of the place, a later Follow of
-// its seat and the end of the lease move it to over.
+// its seat and the end of the lease move it to dropped.
 type waiters struct {
 	wake chan struct{} // holds one signal for News
 
-	// mu guards what follows, and waiter.queued. It is taken under the hub's lock; nothing is
-	// called while it is held.
-	mu     sync.Mutex
-	by     map[seatID]*waiter
-	queue  []*waiter
-	round  []*waiter // those that are yet to be checked in this round
-	closed bool
+	// mu guards what follows, and waiter.queued. It is taken under the hub's lock.
+	mu        sync.Mutex
+	by        map[seatID]*waiter
+	queue     []*waiter
+	unchecked []*waiter // those that are yet to be checked in this round
+	closed    bool
 }
 
 const (
 	// pairs is how many places are checked at once, and looked at in one Txn, with two reads each:
 	// etcd allows 128.
-	pairs = 60
-	// spreadLeast is the shortest time between two checks.
-	spreadLeast = 500 * time.Millisecond
+	looksPerTxn = 60
+	// minCheckPause is the shortest time between two checks.
+	minCheckPause = 500 * time.Millisecond
 )
 
 // poke wakes News.
@@ -55,11 +55,11 @@ func (ws *waiters) poke() { storeutil.Signal(ws.wake) }
 func (ws *waiters) add(a *waiter) (earlier *waiter, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	earlier = ws.by[a.at]
+	earlier = ws.by[a.seat]
 	if ws.closed || earlier != nil && earlier.token > a.token {
 		return nil, false
 	}
-	ws.by[a.at] = a
+	ws.by[a.seat] = a
 	return earlier, true
 }
 
@@ -67,18 +67,18 @@ func (ws *waiters) add(a *waiter) (earlier *waiter, ok bool) {
 func (ws *waiters) remove(a *waiter) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ours := ws.by[a.at] == a
+	ours := ws.by[a.seat] == a
 	if ours {
-		delete(ws.by, a.at)
+		delete(ws.by, a.seat)
 	}
 	return ours
 }
 
 // of returns the waiter of a seat, nil if there is none.
-func (ws *waiters) of(at seatID) *waiter {
+func (ws *waiters) of(id seatID) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	return ws.by[at]
+	return ws.by[id]
 }
 
 // push has News look at a.
@@ -99,8 +99,8 @@ func (ws *waiters) pushQuietly(some ...*waiter) {
 	}
 }
 
-// take empties the queue. It takes the hub's lock: the message that the hub is dealing with just
-// now may be of many places, and they are told together.
+// take empties the queue. It takes the hub's lock, and so waits until the hub is through with a
+// message: all places that the message is about are told together.
 func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
 	h.Lock()
 	defer h.Unlock()
@@ -117,36 +117,36 @@ func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
 // checkSome has the next few checked. In one round each has its turn.
 func (ws *waiters) checkSome() {
 	ws.mu.Lock()
-	if len(ws.round) == 0 {
+	if len(ws.unchecked) == 0 {
 		for _, a := range ws.by {
-			ws.round = append(ws.round, a)
+			ws.unchecked = append(ws.unchecked, a)
 		}
 	}
-	k := min(pairs, len(ws.round))
-	some := ws.round[:k]
-	ws.round = ws.round[k:]
+	k := min(looksPerTxn, len(ws.unchecked))
+	some := ws.unchecked[:k]
+	ws.unchecked = ws.unchecked[k:]
 	ws.mu.Unlock()
 	for _, a := range some { // which takes the hub's lock
 		a.check()
 	}
 }
 
-// spread returns the pause between two checks with which a round takes d, or longer where that
-// pause would be less than spreadLeast.
-func (ws *waiters) spread(d time.Duration) time.Duration {
+// checkPause returns the pause between two checks: so long that a round of all waiters takes d, but
+// not less than minCheckPause.
+func (ws *waiters) checkPause(d time.Duration) time.Duration {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if len(ws.by) <= pairs {
+	if len(ws.by) <= looksPerTxn {
 		return d
 	}
-	return max(spreadLeast, d*pairs/time.Duration(len(ws.by)))
+	return max(minCheckPause, d*looksPerTxn/time.Duration(len(ws.by)))
 }
 
 // close drops all, and takes none any more.
 func (ws *waiters) close() {
 	ws.mu.Lock()
 	all := ws.by
-	ws.by, ws.queue, ws.round, ws.closed = map[seatID]*waiter{}, nil, nil, true
+	ws.by, ws.queue, ws.unchecked, ws.closed = map[seatID]*waiter{}, nil, nil, true
 	ws.mu.Unlock()
 	for _, a := range all { // which takes the hub's lock
 		a.drop()

@@ -168,8 +168,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	return place, err
 }
 
-// Transfer hands the name of p to the claim with the token heir, in one step.
-func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+// Transfer hands the name of p to the claim with the token successor, in one step.
+func (l *lease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	return l.do(ctx, func() error {
 		own := l.find(p)
 		if own == nil {
@@ -180,7 +180,7 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 		}
 		ln, at := own.line, 0
 		for i, c := range ln.claims {
-			if i > 0 && c.token == heir && c.slots == 0 {
+			if i > 0 && c.token == successor && c.slots == 0 {
 				at = i
 			}
 		}
@@ -188,10 +188,10 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, heir uint64) error
 			return driver.ErrNoSuccessor
 		}
 		if ln.claims[at].lease == l {
-			return fmt.Errorf("%s: the heir's claim is of the same lease: %w", p.Name, driver.ErrRefused)
+			return fmt.Errorf("%s: the successor's claim is of the same lease: %w", p.Name, driver.ErrRefused)
 		}
-		// Those between first: the last to go is the one that holds, so that nobody but the heir
-		// comes to hold.
+		// Those between first: the last to go is the one that holds, so that nobody but the
+		// successor comes to hold.
 		for range at - 1 {
 			l.store.depose(ln.claims[1])
 		}

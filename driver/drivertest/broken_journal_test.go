@@ -207,9 +207,9 @@ func (l appendsAfter) Release(ctx context.Context, places ...driver.Place) error
 
 type transfersBare struct{ driver.Lease }
 
-func (l transfersBare) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
+func (l transfersBare) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	p.Record = nil
-	return l.Lease.(driver.Transferer).Transfer(ctx, p, heir)
+	return l.Lease.(driver.Transferer).Transfer(ctx, p, successor)
 }
 
 type staysFor struct{ driver.Lease }

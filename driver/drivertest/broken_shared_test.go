@@ -77,7 +77,7 @@ var sharedBreaks = []broken{
 		lease: func(l driver.Lease) driver.Lease { return &hands{noNews{l}, handsOver(l)} }},
 	{name: "tells who handed over", clause: "a transfer is no news to who made it",
 		lease: tellsTransfer},
-	{name: "gives up though there is no heir", clause: "a transfer to a claim that does not wait behind leaves the holder alone",
+	{name: "gives up without a successor", clause: "a transfer to a claim that does not wait behind leaves the holder alone",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, givesUp(l)} }},
 	{name: "gives up for a shared claim", clause: "a transfer to a shared claim leaves the holder alone",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, givesUp(l)} }},
@@ -85,11 +85,11 @@ var sharedBreaks = []broken{
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, ignoresGone(l)} }},
 	{name: "lets waiters hand over", clause: "a transfer of a place that does not hold the name alone is refused",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, releasesOnly} }},
-	{name: "leaves shared claims before the heir", clause: "shared claims between holder and heir go as well",
+	{name: "leaves shared claims before the successor", clause: "shared claims between holder and successor go as well",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, releasesOnly} }},
-	{name: "lets others lead in between", clause: "observers see nobody lead between holder and heir",
+	{name: "lets others lead in between", clause: "observers see nobody lead between holder and successor",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, releasesOnly} }},
-	{name: "takes silence for no heir", clause: "a transfer whose answer was cut off can be repeated",
+	{name: "takes silence for no successor", clause: "a transfer whose answer was cut off can be repeated",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, silenceIsNoHeir(l)} }},
 }
 
@@ -273,11 +273,11 @@ func (s neverEnds) Grant(ctx context.Context, owner string, _ time.Duration) (dr
 // hands has a Transfer of its own.
 type hands struct {
 	driver.Lease
-	how func(ctx context.Context, l driver.Lease, p driver.Place, heir uint64) error
+	how func(ctx context.Context, l driver.Lease, p driver.Place, successor uint64) error
 }
 
-func (l *hands) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
-	return l.how(ctx, l.Lease, p, heir)
+func (l *hands) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
+	return l.how(ctx, l.Lease, p, successor)
 }
 
 func releasesOnly(ctx context.Context, l driver.Lease, p driver.Place, _ uint64) error {
@@ -289,14 +289,14 @@ func doesNothing(context.Context, driver.Lease, driver.Place, uint64) error { re
 type handing = func(context.Context, driver.Lease, driver.Place, uint64) error
 
 func handsOver(l driver.Lease) handing {
-	return func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
-		return l.(driver.Transferer).Transfer(ctx, p, heir)
+	return func(ctx context.Context, _ driver.Lease, p driver.Place, successor uint64) error {
+		return l.(driver.Transferer).Transfer(ctx, p, successor)
 	}
 }
 
 func givesUp(l driver.Lease) handing {
-	return func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
-		err := handsOver(l)(ctx, l, p, heir)
+	return func(ctx context.Context, _ driver.Lease, p driver.Place, successor uint64) error {
+		err := handsOver(l)(ctx, l, p, successor)
 		if errors.Is(err, driver.ErrNoSuccessor) {
 			_ = l.Release(ctx, p)
 		}
@@ -305,8 +305,8 @@ func givesUp(l driver.Lease) handing {
 }
 
 func ignoresGone(l driver.Lease) handing {
-	return func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
-		if err := handsOver(l)(ctx, l, p, heir); !errors.Is(err, driver.ErrGone) {
+	return func(ctx context.Context, _ driver.Lease, p driver.Place, successor uint64) error {
+		if err := handsOver(l)(ctx, l, p, successor); !errors.Is(err, driver.ErrGone) {
 			return err
 		}
 		return nil
@@ -314,8 +314,8 @@ func ignoresGone(l driver.Lease) handing {
 }
 
 func silenceIsNoHeir(l driver.Lease) handing {
-	return func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
-		if err := handsOver(l)(ctx, l, p, heir); err != nil {
+	return func(ctx context.Context, _ driver.Lease, p driver.Place, successor uint64) error {
+		if err := handsOver(l)(ctx, l, p, successor); err != nil {
 			return driver.ErrNoSuccessor
 		}
 		return nil
@@ -324,8 +324,8 @@ func silenceIsNoHeir(l driver.Lease) handing {
 
 func tellsTransfer(l driver.Lease) driver.Lease {
 	told := tellsOwn{saying(l)}
-	return &hands{told, func(ctx context.Context, _ driver.Lease, p driver.Place, heir uint64) error {
+	return &hands{told, func(ctx context.Context, _ driver.Lease, p driver.Place, successor uint64) error {
 		told.told <- driver.News{Place: p, Gone: true}
-		return handsOver(l)(ctx, l, p, heir)
+		return handsOver(l)(ctx, l, p, successor)
 	}}
 }

@@ -95,8 +95,8 @@ type faultyLeasePorts struct {
 	net *network
 }
 
-func (l faultyLeasePorts) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
-	return act(ctx, l.net, changes, func(ctx context.Context) error { return l.transferer.Transfer(ctx, p, heir) })
+func (l faultyLeasePorts) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
+	return act(ctx, l.net, changes, func(ctx context.Context) error { return l.transferer.Transfer(ctx, p, successor) })
 }
 
 func (l faultyLeasePorts) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {

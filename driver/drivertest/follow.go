@@ -133,7 +133,7 @@ func followTransfer(t *testing.T, h Harness) {
 			return gone(places[i+1])(n)
 		})
 	}
-	hear(t, "that the heir holds", all[2], toldHeld(places[3]))
+	hear(t, "that the successor holds", all[2], toldHeld(places[3]))
 }
 
 func followReaders(t *testing.T, h Harness) {

@@ -67,26 +67,26 @@ func releaseOverwrites(t *testing.T, h Harness) {
 func releaseLeavesNone(t *testing.T, h Harness) {
 	s := open(t, h)
 	j, name := journalsOf(t, s), unique()
-	l, heir := grant(t, s, "same"), grant(t, open(t, h), "same")
+	l, successor := grant(t, s, "same"), grant(t, open(t, h), "same")
 	p := enter(t, l, name)
 	release(t, l, p)
 	release(t, l, leaving(p, name, "gone", "v"))
-	next := hold(t, heir, enter(t, heir, name))
+	next := hold(t, successor, enter(t, successor, name))
 	release(t, l, leaving(p, name, "late", "v"))
 	release(t, l, leaving(driver.Place{Name: name, ID: unique()}, name, "never was", "v"))
 	release(t, l, leaving(driver.Place{Name: name, ID: unique()}, name, "never", "v"))
 	if s.Caps().Token != driver.TokenNone {
-		release(t, heir, leaving(driver.Place{Name: name, ID: next.ID, Token: next.Token + 1}, name, "token", "v"))
+		release(t, successor, leaving(driver.Place{Name: name, ID: next.ID, Token: next.Token + 1}, name, "token", "v"))
 	}
-	release(t, heir, leaving(driver.Place{Name: name, ID: p.ID}, name, "id", "v"))
+	release(t, successor, leaving(driver.Place{Name: name, ID: p.ID}, name, "id", "v"))
 	wantRecords(t, j, name)
 	if got := holder(t, s, name); got.Token != next.Token {
 		t.Errorf("holder = %+v, want token %d", got, next.Token)
 	}
-	if err := heir.Close(soon(t)); err != nil {
+	if err := successor.Close(soon(t)); err != nil {
 		t.Fatalf("Close: %v", err)
 	}
-	release(t, heir, leaving(next, name, "ended", "v"))
+	release(t, successor, leaving(next, name, "ended", "v"))
 	wantRecords(t, j, name)
 }
 

@@ -159,12 +159,12 @@ func leaseShown(t *testing.T, h Harness) {
 
 func closeEnds(t *testing.T, h Harness) {
 	s, watches := open(t, h), open(t, h)
-	l, heir := grant(t, s, "a"), grant(t, watches, "b")
+	l, successor := grant(t, s, "a"), grant(t, watches, "b")
 	a, b := unique(), unique()
 	enter(t, l, a)
 	mine := enter(t, l, b)
-	next := enter(t, heir, a)
-	turn := waiting(t, heir, next)
+	next := enter(t, successor, a)
+	turn := waiting(t, successor, next)
 	begun := time.Now()
 	if err := l.Close(soon(t)); err != nil {
 		t.Fatalf("Close: %v", err)

@@ -79,15 +79,15 @@ func releaseEnded(t *testing.T, h Harness) {
 func lateRelease(t *testing.T, h Harness) {
 	s, name := open(t, h), unique()
 	// The owners have one identity, as one machine has before and after a restart.
-	l, heir := grant(t, s, "same"), grant(t, open(t, h), "same")
+	l, successor := grant(t, s, "same"), grant(t, open(t, h), "same")
 	p := enter(t, l, name)
 	release(t, l, p)
-	next := hold(t, heir, enter(t, heir, name))
+	next := hold(t, successor, enter(t, successor, name))
 	release(t, l, p)
-	if got := holder(t, s, name); got.Token != next.Token || got.Lease != heir.ID() {
+	if got := holder(t, s, name); got.Token != next.Token || got.Lease != successor.ID() {
 		t.Errorf("holder after a late Release = %+v, want token %d of the successor", got, next.Token)
 	}
-	release(t, heir, next)
+	release(t, successor, next)
 	again := hold(t, l, enter(t, l, name)) // and the same lease may be its own successor
 	release(t, l, p)
 	if got := holder(t, s, name); got.Token != again.Token {
@@ -222,10 +222,10 @@ func updateSeen(t *testing.T, h Harness) {
 
 func updateGone(t *testing.T, h Harness) {
 	s, name := open(t, h), unique()
-	l, heir := grant(t, s, "a"), grant(t, s, "b")
+	l, successor := grant(t, s, "a"), grant(t, s, "b")
 	p := claim(t, l, driver.Claim{Name: name, ID: unique(), Value: []byte("old")})
 	release(t, l, p)
-	claim(t, heir, driver.Claim{Name: name, ID: unique(), Value: []byte("new")})
+	claim(t, successor, driver.Claim{Name: name, ID: unique(), Value: []byte("new")})
 	wantGone(t, "Update of a place that was released", l.Update(soon(t), p, []byte("late")))
 	wantGone(t, "Update of a place that never was", l.Update(soon(t), driver.Place{Name: name, ID: unique()}, []byte("late")))
 	if got := holder(t, s, name); string(got.Value) != "new" {

@@ -133,8 +133,8 @@ type stubbornLeasePorts struct {
 }
 
 // Transfer may be told gone after an unknown answer: then that call has done it.
-func (l stubbornLeasePorts) Transfer(ctx context.Context, p driver.Place, heir uint64) error {
-	return untilDone(ctx, func() error { return l.transferer.Transfer(ctx, p, heir) })
+func (l stubbornLeasePorts) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
+	return untilDone(ctx, func() error { return l.transferer.Transfer(ctx, p, successor) })
 }
 
 // Exchange is repeated as its two halves.

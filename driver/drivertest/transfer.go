@@ -18,8 +18,8 @@ var transferClauses = []Clause{
 	{Name: "a transfer to a shared claim leaves the holder alone", Check: transferShared},
 	{Name: "a transfer of a place that is gone is told so", Check: transferGone},
 	{Name: "a transfer of a place that does not hold the name alone is refused", Check: transferNotAlone},
-	{Name: "shared claims between holder and heir go as well", Check: transferOverShared},
-	{Name: "observers see nobody lead between holder and heir", Check: transferSeen},
+	{Name: "shared claims between holder and successor go as well", Check: transferOverShared},
+	{Name: "observers see nobody lead between holder and successor", Check: transferSeen},
 	{Name: "a transfer whose answer was cut off can be repeated", Check: transferCutOff},
 }
 
@@ -31,10 +31,10 @@ func transferer(t *testing.T, l driver.Lease) driver.Transferer {
 	return tr
 }
 
-// transfer hands p over to the heir.
-func transfer(t *testing.T, h Harness, l driver.Lease, p driver.Place, heir uint64) {
+// transfer hands p over to the successor.
+func transfer(t *testing.T, h Harness, l driver.Lease, p driver.Place, successor uint64) {
 	t.Helper()
-	if err := transferer(t, l).Transfer(soon(t), p, heir); err != nil && !h.done(err) {
+	if err := transferer(t, l).Transfer(soon(t), p, successor); err != nil && !h.done(err) {
 		t.Fatalf("Transfer: %v", err)
 	}
 }
@@ -66,12 +66,12 @@ func transferOutOfTurn(t *testing.T, h Harness) {
 	silent(t, "Wait returned while another holds", turn)
 	transfer(t, h, leases[0], places[0], places[3].Token)
 	if p := (<-turn).must(t); p.Token != places[3].Token {
-		t.Errorf("the heir = %+v, want token %d as while it waited", p, places[3].Token)
+		t.Errorf("the successor = %+v, want token %d as while it waited", p, places[3].Token)
 	}
-	silent(t, "the one behind the heir came to hold", behind)
+	silent(t, "the one behind the successor came to hold", behind)
 	ln := line(t, open(t, h), name)
 	if ln.Holder == nil || ln.Holder.Token != places[3].Token || len(ln.Waiters) != 1 || ln.Waiters[0].Token != places[4].Token {
-		t.Errorf("line = %+v, want the heir and the one behind it", ln)
+		t.Errorf("line = %+v, want the successor and the one behind it", ln)
 	}
 	release(t, leases[3], places[3])
 	(<-behind).must(t)
@@ -101,7 +101,7 @@ func transferTells(t *testing.T, h Harness) {
 	for _, i := range []int{1, 2, 0} { // the former holder too
 		p := enter(t, leases[i], name)
 		if p.Held || p.Token <= places[3].Token {
-			t.Errorf("claim after the transfer = %+v, want it behind the heir", p)
+			t.Errorf("claim after the transfer = %+v, want it behind the successor", p)
 		}
 		again = append(again, p)
 	}
@@ -135,9 +135,10 @@ func transferNoHeir(t *testing.T, h Harness) {
 	news := listening(t, leases[0])
 	release(t, leases[2], places[2])
 	last := places[3].Token
-	for _, heir := range []uint64{places[2].Token, last + 1, last + 1000, 1<<64 - 1, 0, places[0].Token, places[0].Token - 1} {
-		if err := transferer(t, leases[0]).Transfer(soon(t), places[0], heir); !errors.Is(err, driver.ErrNoSuccessor) {
-			t.Errorf("Transfer to token %d of %+v = %v, want ErrNoSuccessor", heir, places, err)
+	held := places[0].Token
+	for _, token := range []uint64{places[2].Token, last + 1, last + 1000, 1<<64 - 1, 0, held, held - 1} {
+		if err := transferer(t, leases[0]).Transfer(soon(t), places[0], token); !errors.Is(err, driver.ErrNoSuccessor) {
+			t.Errorf("Transfer to token %d of %+v = %v, want ErrNoSuccessor", token, places, err)
 		}
 	}
 	ln := line(t, open(t, h), name)
@@ -169,7 +170,9 @@ func transferGone(t *testing.T, h Harness) {
 	name := unique()
 	leases, places := handingQueue(t, h, name, 4)
 	transfer(t, h, leases[0], places[0], places[1].Token)
-	hands := func(i int, heir uint64) error { return transferer(t, leases[i]).Transfer(soon(t), places[i], heir) }
+	hands := func(i int, successor uint64) error {
+		return transferer(t, leases[i]).Transfer(soon(t), places[i], successor)
+	}
 	wantGone(t, "Transfer of what was handed over", hands(0, places[1].Token))
 	wantGone(t, "Transfer of what was handed over to another", hands(0, places[2].Token))
 	release(t, leases[1], places[1])
@@ -187,9 +190,9 @@ func transferNotAlone(t *testing.T, h Harness) {
 	s := needShared(t, h)
 	name := unique()
 	leases, places := handingQueue(t, h, name, 3)
-	refused := func(what string, l driver.Lease, p driver.Place, heir uint64) {
+	refused := func(what string, l driver.Lease, p driver.Place, successor uint64) {
 		t.Helper()
-		if err := transferer(t, l).Transfer(soon(t), p, heir); !errors.Is(err, driver.ErrRefused) {
+		if err := transferer(t, l).Transfer(soon(t), p, successor); !errors.Is(err, driver.ErrRefused) {
 			t.Errorf("Transfer of %s = %v, want ErrRefused", what, err)
 		}
 	}
@@ -208,15 +211,15 @@ func transferOverShared(t *testing.T, h Harness) {
 	name := unique()
 	leases, places := handingQueue(t, h, name, 2)
 	r := share(t, h, name, 2)
-	heir := share(t, h, name, 0)
+	successor := share(t, h, name, 0)
 	last := share(t, h, name, 2)
-	turn, passed, behind := waiting(t, heir.l, heir.p), waiting(t, r.l, r.p), waiting(t, last.l, last.p)
+	turn, passed, behind := waiting(t, successor.l, successor.p), waiting(t, r.l, r.p), waiting(t, last.l, last.p)
 	silent(t, "Wait returned while another holds", turn)
-	transfer(t, h, leases[0], places[0], heir.p.Token)
+	transfer(t, h, leases[0], places[0], successor.p.Token)
 	(<-turn).must(t)
 	wantGone(t, "Wait of a shared claim that was passed over", (<-passed).err)
-	silent(t, "a shared claim behind the heir holds beside it", behind)
-	release(t, heir.l, heir.p)
+	silent(t, "a shared claim behind the successor holds beside it", behind)
+	release(t, successor.l, successor.p)
 	(<-behind).must(t)
 }
 

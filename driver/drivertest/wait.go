@@ -109,8 +109,8 @@ func tokenFinal(t *testing.T, h Harness) {
 func waitOutlives(t *testing.T, h Harness) {
 	name := unique()
 	dies, places := mortal(t, h, open(t, h), name)
-	heir := grant(t, open(t, h), "b")
-	p := hold(t, heir, enter(t, heir, name))
+	successor := grant(t, open(t, h), "b")
+	p := hold(t, successor, enter(t, successor, name))
 	if p.Token <= places[0].Token && p.Token != 0 {
 		t.Errorf("token after the holder's lease ended = %d, want more than %d", p.Token, places[0].Token)
 	}

@@ -138,6 +138,6 @@ func (p *Press) Step(now Time, mine, leader uint64) (ask bool, wake Time) {
 	return ask, now + max(lookFloor, min(p.since+p.Steady-now, p.Steady/looks))
 }
 
-// Yields says whether a leader of priority own hands over to a candidate that asks with a priority
-// of its own. Two of equal priority never take from each other, or they would do so for ever.
-func Yields(own, asking int) bool { return asking > own }
+// GivesWay says whether a leader of priority own hands over to a candidate of priority asking. Two
+// of equal priority never do: they would for ever.
+func GivesWay(own, asking int) bool { return asking > own }

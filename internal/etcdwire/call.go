@@ -41,10 +41,10 @@ func (w *Wire) Explain(ctx context.Context, verb string, o Outcome) error {
 
 // Outcome is how a call ended.
 type Outcome struct {
-	At        Link  // the last member asked; none if there was none to ask
-	Doubt     bool  // see Call
-	untrusted bool  // no member's certificate was accepted, or none accepted ours
-	Err       error // of the last attempt, as gRPC has it
+	At        MemberConn // the last member asked; none if there was none to ask
+	Doubt     bool       // see Call
+	untrusted bool       // no member's certificate was accepted, or none accepted ours
+	Err       error      // of the last attempt, as gRPC has it
 }
 
 // try is Call without the words for people.
@@ -60,11 +60,11 @@ func (w *Wire) try(ctx context.Context, fn Request) (o Outcome) {
 	bad, tries := 0, 0 // attempts that ended in a TLS error, and all
 	for left := w.Members.size() + 1; ; left-- {
 		tries++
-		at, err := w.AttemptAt(ctx, CallLimit, func(ctx context.Context, at Link) error {
-			return fn(ctx, at.Conn, watch, bigAnswers)
+		conn, err := w.AttemptAt(ctx, CallLimit, func(ctx context.Context, conn MemberConn) error {
+			return fn(ctx, conn.Conn, watch, bigAnswers)
 		}, nil)
-		if err == nil || at.member == nil {
-			return Outcome{At: at, Err: err}
+		if err == nil || conn.member == nil {
+			return Outcome{At: conn, Err: err}
 		}
 		if TLSReason(err) != "" {
 			bad++
@@ -73,7 +73,7 @@ func (w *Wire) try(ctx context.Context, fn Request) (o Outcome) {
 			continue
 		}
 		// Not untrusted after an attempt whose outcome is unknown.
-		return Outcome{At: at, untrusted: bad == tries && bad >= w.Members.size(), Err: err}
+		return Outcome{At: conn, untrusted: bad == tries && bad >= w.Members.size(), Err: err}
 	}
 }
 
@@ -83,7 +83,7 @@ func (w *Wire) blame(ctx context.Context, err error, took time.Duration) bool {
 		return false
 	}
 	if ctx.Err() != nil || status.Code(err) == codes.DeadlineExceeded {
-		return took >= Patience
+		return took >= BlameAfter
 	}
 	return elsewhere(err)
 }
@@ -141,23 +141,23 @@ func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn
 
 // AttemptAt does something at the current member under a limit. It leaves the member that is to
 // blame for the error, unless innocent says otherwise. It returns gRPC's own error.
-func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx context.Context, at Link) error,
+func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx context.Context, conn MemberConn) error,
 	innocent func(error) bool,
-) (at Link, err error) {
-	if at, err = w.Members.Use(); err != nil {
-		return at, err
+) (conn MemberConn, err error) {
+	if conn, err = w.Members.Current(); err != nil {
+		return conn, err
 	}
 	actx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(w.ctx, cancel)()
 	start := time.Now() // on the clock that ctx runs on, which stands still while the machine is suspended
-	switch err = do(actx, at); {
+	switch err = do(actx, conn); {
 	case err == nil:
-		w.Members.alive(at)
+		w.Members.alive(conn)
 	case innocent == nil || !innocent(err):
 		if w.blame(ctx, err, time.Since(start)) {
-			w.Members.Leave(at)
+			w.Members.FailOver(conn)
 		}
 	}
-	return at, err
+	return conn, err
 }

@@ -66,8 +66,9 @@ type Listener interface {
 	Deleted(key string, rev int64)
 	Put(kv *mvccpb.KeyValue)
 
-	// Settle is called when all events of one message have been told. etcd never splits a revision.
-	Settle()
+	// MessageEnd is called when all events of one message have been told. etcd never splits a
+	// revision.
+	MessageEnd()
 
 	// Begun says that the watch has a new beginning, or that the listener has just joined: what
 	// came before is in the watch's log, or is not known.
@@ -145,9 +146,9 @@ func (h *Hub) Watch(sp Span, notify func()) *Sub {
 	if w.Subs == nil {
 		w.Subs = map[*Sub]struct{}{}
 	}
-	su := &Sub{h, w, notify}
-	w.Subs[su] = struct{}{}
-	return su
+	sub := &Sub{h, w, notify}
+	w.Subs[sub] = struct{}{}
+	return sub
 }
 
 // Open returns the watch on a span, made if there is none. The caller holds the lock and adds
@@ -166,7 +167,7 @@ func (h *Hub) Open(sp Span) *Watch {
 	w.unused, w.wasted = 0, 0
 	if !h.Started {
 		h.Started = true
-		h.w.Spawn(h.run)
+		h.w.Go(h.run)
 	}
 	return w
 }
@@ -181,15 +182,15 @@ func (h *Hub) request(w *Watch) {
 }
 
 // Stop ends the subscription. It may be called on nil and more than once.
-func (su *Sub) Stop() {
-	if su == nil {
+func (sub *Sub) Stop() {
+	if sub == nil {
 		return
 	}
-	h := su.h
+	h := sub.h
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(su.w.Subs, su)
-	h.spare(su.w)
+	delete(sub.w.Subs, sub)
+	h.spare(sub.w)
 }
 
 // idle reports whether nobody needs w. The caller holds the lock.
@@ -203,19 +204,19 @@ func (h *Hub) spare(w *Watch) {
 	}
 }
 
-// Seen returns the newest mod revision that the watch's events have told.
-func (su *Sub) Seen() int64 {
-	su.h.mu.Lock()
-	defer su.h.mu.Unlock()
-	return su.w.rev
+// NewestMod returns the newest mod revision that the watch's events have told.
+func (sub *Sub) NewestMod() int64 {
+	sub.h.mu.Lock()
+	defer sub.h.mu.Unlock()
+	return sub.w.rev
 }
 
-// Stands reports whether the watch was requested before: then what happened since the last read may
-// have been told already.
-func (su *Sub) Stands() bool {
-	su.h.mu.Lock()
-	defer su.h.mu.Unlock()
-	w, src := su.w, su.h.Source(su.w)
+// Requested reports whether the watch was requested before this subscription: then it may have told
+// already what happened since the subscriber's last read.
+func (sub *Sub) Requested() bool {
+	sub.h.mu.Lock()
+	defer sub.h.mu.Unlock()
+	w, src := sub.w, sub.h.Source(sub.w)
 	return w.ID != 0 || src.ID != 0 || w.refused
 }
 
@@ -252,8 +253,8 @@ func (h *Hub) rouse() {
 
 // tell notifies all subscribers of w. The caller holds the lock.
 func (w *Watch) tell() {
-	for su := range w.Subs {
-		su.notify()
+	for sub := range w.Subs {
+		sub.notify()
 	}
 }
 

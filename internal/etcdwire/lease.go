@@ -51,7 +51,7 @@ func (w *Wire) GrantInTerm(ctx context.Context, what string, seconds int64) (*pb
 		return r, r.GetHeader(), err
 	}
 	resp, err := GrantInTerm(w.Term, grant, func(r *pb.LeaseGrantResponse) {
-		w.Later(func(ctx context.Context) { _ = w.Revoke(ctx, what, r.ID) })
+		w.Background(func(ctx context.Context) { _ = w.Revoke(ctx, what, r.ID) })
 	})
 	if errors.Is(err, ErrMoved) {
 		err = fmt.Errorf("etcd: %s: %w", what, err)

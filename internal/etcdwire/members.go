@@ -15,9 +15,9 @@ const (
 	// CallLimit bounds one attempt at one member. A frozen member costs every caller this much
 	// once.
 	CallLimit = 2 * time.Second
-	// Patience is how long a member must be silent before a call that ends blames it. A caller with
-	// a shorter deadline says nothing about the member.
-	Patience = 200 * time.Millisecond
+	// BlameAfter is how long a member must be silent before a call that ends blames it. A caller
+	// with a shorter deadline says nothing about the member.
+	BlameAfter = 200 * time.Millisecond
 )
 
 // Members is the cluster's members. All calls go to one of them, and when it fails everybody moves
@@ -41,14 +41,14 @@ type member struct {
 	heard    time.Time // when it answered last
 }
 
-// Link is a member to call, with the connection as it stands.
-type Link struct {
+// MemberConn is a member to call, with the connection as it stands.
+type MemberConn struct {
 	*member
 	Conn *grpc.ClientConn
 }
 
 // Host returns the endpoint as people write it.
-func (l Link) Host() string { return HostOf(l.endpoint) }
+func (l MemberConn) Host() string { return HostOf(l.endpoint) }
 
 // HostOf returns an endpoint as people write it.
 func HostOf(endpoint string) string {
@@ -102,12 +102,12 @@ func (ms *Members) retire(m *member) {
 	})
 }
 
-// Use returns the member to call now. It does not block: gRPC connects in the background.
-func (ms *Members) Use() (Link, error) {
+// Current returns the member to call now. It does not block: gRPC connects in the background.
+func (ms *Members) Current() (MemberConn, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if ms.closed {
-		return Link{}, ErrClosed
+		return MemberConn{}, ErrClosed
 	}
 	ms.sync()
 	return ms.link(ms.current)
@@ -115,7 +115,7 @@ func (ms *Members) Use() (Link, error) {
 
 // link returns a member with its connection, dialled where there is none. The caller holds the
 // lock.
-func (ms *Members) link(m *member) (Link, error) {
+func (ms *Members) link(m *member) (MemberConn, error) {
 	if m.stale {
 		// The old connection may hang in gRPC's backoff (up to two minutes) or in a dead TCP flow.
 		ms.retire(m)
@@ -124,15 +124,15 @@ func (ms *Members) link(m *member) (Link, error) {
 		// Dial takes credentials, TLS, token interceptors and dial options from the client.
 		conn, err := ms.client.Dial(m.endpoint)
 		if err != nil {
-			return Link{}, fmt.Errorf("etcd %s: dial: %w", HostOf(m.endpoint), err)
+			return MemberConn{}, fmt.Errorf("etcd %s: dial: %w", HostOf(m.endpoint), err)
 		}
 		m.conn, m.stale = conn, false
 	}
-	return Link{m, m.conn}, nil
+	return MemberConn{m, m.conn}, nil
 }
 
-// Leave moves everybody on from a member that failed, to the one whose last failure is longest ago.
-func (ms *Members) Leave(l Link) {
+// FailOver moves all calls from a member that failed to the one whose last failure is longest ago.
+func (ms *Members) FailOver(l MemberConn) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if l.member.conn == l.Conn {
@@ -158,21 +158,21 @@ func (ms *Members) other(m *member) (best *member) {
 	return best
 }
 
-// Beside returns another member than l's, the one whose last failure is longest ago, for a call
+// Other returns another member than l's, the one whose last failure is longest ago, for a call
 // that must not wait for one member alone. It reports false if there is none.
-func (ms *Members) Beside(l Link) (Link, bool) {
+func (ms *Members) Other(l MemberConn) (MemberConn, bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	best := ms.other(l.member)
 	if ms.closed || best == nil || !slices.Contains(ms.members, l.member) {
-		return Link{}, false
+		return MemberConn{}, false
 	}
 	l, err := ms.link(best)
 	return l, err == nil
 }
 
-// Left reports whether calls go to another member than l's by now.
-func (ms *Members) Left(l Link) bool {
+// FailedOver reports whether calls go to another member than l's by now.
+func (ms *Members) FailedOver(l MemberConn) bool {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	return ms.current != l.member
@@ -198,7 +198,7 @@ func (ms *Members) size() int {
 }
 
 // alive notes that a member has answered on that connection.
-func (ms *Members) alive(l Link) {
+func (ms *Members) alive(l MemberConn) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if l.member.conn == l.Conn {
@@ -207,7 +207,7 @@ func (ms *Members) alive(l Link) {
 }
 
 // silent returns for how long a member has not answered on that connection.
-func (ms *Members) silent(l Link) time.Duration {
+func (ms *Members) silent(l MemberConn) time.Duration {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if l.member.conn != l.Conn || l.member.heard.IsZero() {
@@ -216,8 +216,8 @@ func (ms *Members) silent(l Link) time.Duration {
 	return time.Since(l.member.heard)
 }
 
-// PassOver has Beside return others before this member.
-func (ms *Members) PassOver(l Link) {
+// NoteFailure has Other return other members rather than this one.
+func (ms *Members) NoteFailure(l MemberConn) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	l.failed = time.Now()

@@ -11,8 +11,9 @@ import (
 // for deletions only, one watch of the store's whole prefix, the prefix watch, stands in for them.
 // It hears of much that does not concern us, so it ends when few are left.
 //
-// Whenever a watch begins to stand in for another, all concerned are told that something may have
-// been missed, but for claims whose line is known at a later revision than its beginning.
+// When a watch begins to stand in for others, all their subscribers and listeners are told that
+// they may have missed something. A listener that knows its line at a later revision has missed
+// nothing.
 const (
 	prefixWatchAbove = 64
 	prefixWatchBelow = 16
@@ -156,14 +157,14 @@ func (h *Hub) begun(w *Watch) {
 	for _, l := range w.Listeners {
 		l.Begun(w)
 	}
-	w.settle()
+	w.messageEnd()
 	w.tell()
 }
 
-// settle has all listeners draw their conclusions. Some of them may leave it for another watch.
-func (w *Watch) settle() {
+// messageEnd tells all listeners. Some of them may leave w for another watch.
+func (w *Watch) messageEnd() {
 	for i := len(w.Listeners) - 1; i >= 0; i-- {
-		w.Listeners[i].Settle()
+		w.Listeners[i].MessageEnd()
 	}
 }
 
@@ -184,7 +185,7 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 		for _, l := range w.Listeners {
 			l.Refused()
 		}
-		w.settle()
+		w.messageEnd()
 		w.tell()
 		h.endDrop()
 	case w == h.PrefixWatch:
@@ -200,8 +201,8 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	h.rouse()
 }
 
-// Deliver hands the events of one message to all whom they concern, and has them settle after the
-// last.
+// Deliver hands the events of one message to all whom they concern, and has
+// MessageEnd called after the last.
 func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	var touched []*Watch
 	for _, e := range events {
@@ -214,7 +215,7 @@ func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	}
 	for _, w := range touched {
 		w.touched = false
-		w.settle()
+		w.messageEnd()
 		w.tell()
 		// Who was here may not come again: in a crowd nobody does.
 		if w.idle() && w.ID != 0 {

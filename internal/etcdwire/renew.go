@@ -19,15 +19,15 @@ var errMembers = errors.New("two members answered on one connection: " +
 // for the next renewal's.
 type Keepalives struct {
 	mu     sync.Mutex // guards all that follows
-	at     Link
+	at     MemberConn
 	raw    pb.Lease_LeaseKeepAliveClient
 	cancel context.CancelFunc
 	closed bool
 }
 
 // Send renews a lease once and waits for the answer. The stream outlives ctx if all goes well.
-func (k *Keepalives) Send(ctx context.Context, w *Wire, at Link, id int64) (*pb.LeaseKeepAliveResponse, error) {
-	raw, cancel, err := k.open(ctx, w.ctx, at)
+func (k *Keepalives) Send(ctx context.Context, w *Wire, conn MemberConn, id int64) (*pb.LeaseKeepAliveResponse, error) {
+	raw, cancel, err := k.open(ctx, w.ctx, conn)
 	if err != nil {
 		return nil, err
 	}
@@ -52,11 +52,11 @@ func (k *Keepalives) Send(ctx context.Context, w *Wire, at Link, id int64) (*pb.
 }
 
 // open returns the stream, opened anew if calls go to another member since.
-func (k *Keepalives) open(ctx, life context.Context, at Link,
+func (k *Keepalives) open(ctx, life context.Context, conn MemberConn,
 ) (pb.Lease_LeaseKeepAliveClient, context.CancelFunc, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.raw != nil && k.at == at {
+	if k.raw != nil && k.at == conn {
 		return k.raw, k.cancel, nil
 	}
 	k.dropLocked()
@@ -65,7 +65,7 @@ func (k *Keepalives) open(ctx, life context.Context, at Link,
 	}
 	sctx, cancel := context.WithCancel(clientv3.WithRequireLeader(life))
 	stop := context.AfterFunc(ctx, cancel)
-	raw, err := pb.NewLeaseClient(at.Conn).LeaseKeepAlive(sctx)
+	raw, err := pb.NewLeaseClient(conn.Conn).LeaseKeepAlive(sctx)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -76,7 +76,7 @@ func (k *Keepalives) open(ctx, life context.Context, at Link,
 		}
 		return nil, nil, err
 	}
-	k.at, k.raw, k.cancel = at, raw, cancel
+	k.at, k.raw, k.cancel = conn, raw, cancel
 	return raw, cancel, nil
 }
 
@@ -91,7 +91,7 @@ func (k *Keepalives) dropLocked() {
 	if k.cancel != nil {
 		k.cancel()
 	}
-	k.raw, k.cancel, k.at = nil, nil, Link{}
+	k.raw, k.cancel, k.at = nil, nil, MemberConn{}
 }
 
 // Close ends the stream for good.
@@ -120,9 +120,9 @@ func (k *Keepalives) Close() {
 // wholly applied, and an answer may leave before its own entry is. A member that caught up by a
 // snapshot shows the new state under the old term until it applies its next entry. Where one member
 // has answered two requests, the later answer left after the entry of the earlier was applied.
-func (w *Wire) Prove(ctx context.Context, at Link, key string, reads ...*pb.RequestOp,
+func (w *Wire) Prove(ctx context.Context, conn MemberConn, key string, reads ...*pb.RequestOp,
 ) (*pb.TxnResponse, uint64, error) {
-	kv := pb.NewKVClient(at.Conn)
+	kv := pb.NewKVClient(conn.Conn)
 	// Without it a later leader could carry the requests out, under the term of the one that took
 	// them into its log.
 	read, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte(key), CountOnly: true})
@@ -185,8 +185,8 @@ type State struct {
 // the proof, which looks at keys too, at most OpsLimit.Keys of them. Key must be one that the user
 // may read and write. The error is gRPC's own.
 func (k *Keepalives) Renew(ctx context.Context, w *Wire, leases []int64, key string, keys []Key) (p Proof, err error) {
-	_, err = w.AttemptAt(ctx, CallLimit, func(ctx context.Context, at Link) error {
-		p, err = k.renew(ctx, w, at, leases, key, keys)
+	_, err = w.AttemptAt(ctx, CallLimit, func(ctx context.Context, conn MemberConn) error {
+		p, err = k.renew(ctx, w, conn, leases, key, keys)
 		return err
 	}, nil)
 	if err != nil {
@@ -195,10 +195,10 @@ func (k *Keepalives) Renew(ctx context.Context, w *Wire, leases []int64, key str
 	return p, err
 }
 
-func (k *Keepalives) renew(ctx context.Context, w *Wire, at Link, leases []int64, key string, keys []Key,
+func (k *Keepalives) renew(ctx context.Context, w *Wire, conn MemberConn, leases []int64, key string, keys []Key,
 ) (p Proof, err error) {
 	for _, id := range leases {
-		answer, err := k.Send(ctx, w, at, id)
+		answer, err := k.Send(ctx, w, conn, id)
 		if err != nil {
 			return p, err
 		}
@@ -211,7 +211,7 @@ func (k *Keepalives) renew(ctx context.Context, w *Wire, at Link, leases []int64
 	for i, k := range keys {
 		reads[i] = k.look()
 	}
-	resp, term, err := w.Prove(ctx, at, key, reads...)
+	resp, term, err := w.Prove(ctx, conn, key, reads...)
 	if err != nil {
 		return p, err
 	}

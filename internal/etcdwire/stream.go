@@ -37,7 +37,7 @@ type stream struct {
 	timer  *time.Timer   // ends the stream after that
 	muted  atomic.Bool   // the timer did
 	heard  atomic.Bool   // something came since the last tick
-	link   Link
+	link   MemberConn
 	begun  time.Time
 	last   atomic.Int64 // when something came last, in nanoseconds since begun
 	good   atomic.Bool  // something came at all
@@ -48,7 +48,7 @@ type stream struct {
 // or nobody watches. It reports whether the stream was of use; otherwise the next try waits a
 // little.
 func (h *Hub) serve(wait time.Duration) (good, silent bool) {
-	l, err := h.w.Members.Use()
+	l, err := h.w.Members.Current()
 	if err != nil {
 		return false, false
 	}
@@ -61,7 +61,7 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	// new.
 	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
 	if err != nil {
-		h.w.Members.Leave(l)
+		h.w.Members.FailOver(l)
 		return false, st.muted.Load()
 	}
 	go st.receive()
@@ -69,7 +69,7 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	cancel()
 	<-st.done
 	if !h.empty() && h.w.ctx.Err() == nil {
-		h.w.Members.Leave(l)
+		h.w.Members.FailOver(l)
 	}
 	return st.good.Load(), st.muted.Load()
 }
@@ -94,7 +94,7 @@ func (st *stream) endIfSilent() {
 
 // send carries requests out until the stream ends. Send blocks when the member takes nothing in;
 // then the timer ends the stream.
-func (st *stream) send(ctx context.Context, l Link) {
+func (st *stream) send(ctx context.Context, l MemberConn) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	idle, asked := 0, false
@@ -116,7 +116,7 @@ func (st *stream) send(ctx context.Context, l Link) {
 				continue
 			}
 			idle = 0
-			heard, left := st.heard.Swap(false), st.h.w.Members.Left(l)
+			heard, left := st.heard.Swap(false), st.h.w.Members.FailedOver(l)
 			if left && asked && !heard {
 				return // others found the member dead, and it does not answer us either: no need to wait longer
 			}

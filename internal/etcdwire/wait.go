@@ -8,12 +8,12 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Again is how long to wait after a read that failed.
-const Again = 500 * time.Millisecond
+// RetryPause is how long to wait after a read that failed.
+const RetryPause = 500 * time.Millisecond
 
-// Settling is how old a claim must be before its key is watched: a lock that is held for a
+// WatchAfter is how old a claim must be before its key is watched: a lock that is held for a
 // millisecond need not pay for that.
-const Settling = 100 * time.Millisecond
+const WatchAfter = 100 * time.Millisecond
 
 // Poll returns how long to wait beside a watch before looking anyway. The spread keeps waiters
 // apart.

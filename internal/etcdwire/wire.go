@@ -131,8 +131,8 @@ func Newest(term *atomic.Uint64, h *pb.ResponseHeader) {
 	}
 }
 
-// Spawn runs do in a goroutine that Close waits for, unless the Wire is closed already.
-func (w *Wire) Spawn(do func()) {
+// Go runs do in a goroutine that Close waits for, unless the Wire is closed already.
+func (w *Wire) Go(do func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.closed {
@@ -140,9 +140,9 @@ func (w *Wire) Spawn(do func()) {
 	}
 }
 
-// Later does a clean-up that no caller waits for, under a limit of its own.
-func (w *Wire) Later(do func(ctx context.Context)) {
-	w.Spawn(func() {
+// Background does something that no caller waits for, under a limit of its own.
+func (w *Wire) Background(do func(ctx context.Context)) {
+	w.Go(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*CallLimit)
 		defer cancel()
 		do(ctx)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -109,6 +110,28 @@ func readLocks(t testing.TB, l *line) *lockHistory {
 		return cmp.Or(cmp.Compare(a.back, b.back),
 			cmp.Compare(a.token, b.token))
 	})
+	return h
+}
+
+// readRunningLocks reads what the candidates of a line have written so far.
+func readRunningLocks(t testing.TB, l *line) *lockHistory {
+	t.Helper()
+	h := &lockHistory{without: map[string]int{}}
+	for _, c := range l.candidates {
+		files, err := filepath.Glob(filepath.Join(c.dir, "ops-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = h.read(text, c.id, 0)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	return h
 }
 

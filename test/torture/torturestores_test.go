@@ -55,7 +55,7 @@ func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, al
 	}
 	candidates := s.addLine("torture", []string{kindRun, kindPrimacy, kindRun, kindPrimacy, kindPrimacy}[:processes]...)
 	locks := s.addLocks("locks", processes, strings.Join(kinds, ","), loops, "primacy")
-	s.runLocks(row, d)
+	s.runLocks(row, d, locks, kinds)
 	v, err := judge(candidates)
 	if err != nil {
 		t.Fatal(err)

@@ -254,9 +254,9 @@ func TestNoWaitForASignalOutlastsTheDeadline(t *testing.T) {
 // Stopped with ^Z and forgotten: the right ends all the same.
 func TestDeadlineWhileStopped(t *testing.T) {
 	c := command(reads)
-	c.Grace, c.Margin = 500*time.Millisecond, 300*time.Millisecond
-	dir := t.TempDir() // always there: no renewal
-	s := openScreen(t, setup{Command: c, TTL: 1500 * time.Millisecond, Hold: dir}, "sh", "-i")
+	c.Grace, c.Margin = time.Second, time.Second // so much, since this process too must get a processor to see the end
+	dir := t.TempDir()                           // always there: no renewal
+	s := openScreen(t, setup{Command: c, TTL: 3 * time.Second, Hold: dir}, "sh", "-i")
 	s.see(t, "ready> ")
 	s.press(t, "eval \"$RUN\"\n")
 	s.see(t, "up-42")

@@ -46,22 +46,24 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 		b, _ := gatedAt(t, c, 1, 1)
 		appended(t, a, "j", "1")
 		appended(t, b, "j", "2")
-		at := a.journal.leases.leaseFor("j")
-		ids := map[int64]bool{a.journal.leases.leaseID(at, 0): true}
+		shard := a.journal.leases.shardOf("j")
+		ids := map[int64]bool{a.journal.leases.leaseID(shard, 0): true}
 		for _, kv := range c.Keys("primacy/" + journals) {
 			if !ids[kv.Lease] {
-				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.journal.leases.leaseID(at, 0))
+				t.Errorf("seed 1: %s hangs on lease %x, want %x", kv.Key, kv.Lease, a.journal.leases.leaseID(shard, 0))
 			}
 		}
-		left, ours, err := b.journal.leases.recordLeaseLeft(ending(t, time.Second), "test",
-			a.journal.leases.leaseID(at, 0))
+		left, ours, err := b.journal.leases.leaseLeft(ending(t, time.Second), "test",
+			a.journal.leases.leaseID(shard, 0))
 		if err != nil || !ours || left < 429*24*time.Hour || left > 430*24*time.Hour {
 			t.Errorf("seed 1: the lease lives for %v more, ours %v, %v", left, ours, err)
 		}
 		other := build(a.wire.Client(), Options{Prefix: "other/"})
-		for _, id := range []int64{a.journal.leases.leaseID(at, 1), a.journal.leases.leaseID(recordLeaseID{at.month +
-			1, at.shard}, 0), a.journal.leases.leaseID(recordLeaseID{at.month, at.shard +
-			1}, 0), other.journal.leases.leaseID(at, 0)} {
+		leases, next, beside := a.journal.leases, shard, shard
+		next.month++
+		beside.number++
+		for _, id := range []int64{leases.leaseID(shard, 1), leases.leaseID(next, 0), leases.leaseID(beside, 0),
+			other.journal.leases.leaseID(shard, 0)} {
 			if ids[id] || id <= 0 {
 				t.Errorf("seed 1: ID %x is used twice, or none", id)
 			}
@@ -75,14 +77,14 @@ func TestSimulatedShelfIsShared(t *testing.T) {
 func TestSimulatedShelfOfSomebodyElse(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, _ := gatedAt(t, c, 0, 0)
-		at, next := s.journal.leases.leaseFor("j"), s.journal.leases.leaseFor("k")
-		leaseGrant(t, c, s.journal.leases.leaseID(at, 0), 60)
+		shard, next := s.journal.leases.shardOf("j"), s.journal.leases.shardOf("k")
+		leaseGrant(t, c, s.journal.leases.leaseID(shard, 0), 60)
 		for try := range otherIDs {
 			leaseGrant(t, c, s.journal.leases.leaseID(next, try), int64((recordTTL-time.Hour)/time.Second))
 		}
 		appended(t, s, "j", "1")
-		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.journal.leases.leaseID(at, 1) {
-			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(at, 1))
+		if kv := only(t, c, s.journalDir("j")); kv.Lease != s.journal.leases.leaseID(shard, 1) {
+			t.Errorf("seed 1: the record hangs on lease %x, want %x", kv.Lease, s.journal.leases.leaseID(shard, 1))
 		}
 		appended(t, s, "k", "1")
 		if kv := only(t, c, s.journalDir("k")); kv.Lease != 0 {
@@ -132,7 +134,7 @@ func TestSimulatedShelfThatCannotBeHad(t *testing.T) {
 		time.Sleep(grantPause)
 		appended(t, s, "j", "4")
 		if kv := only(t, c,
-			s.journalDir("j")+"4"); kv.Lease != s.journal.leases.leaseID(s.journal.leases.leaseFor("j"), 0) {
+			s.journalDir("j")+"4"); kv.Lease != s.journal.leases.leaseID(s.journal.leases.shardOf("j"), 0) {
 			t.Errorf("seed 1: the record hangs on lease %x, want one for records", kv.Lease)
 		}
 	})
@@ -209,7 +211,7 @@ func TestSimulatedManyReleasesWithoutShelves(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		s, g := gatedAt(t, c, 0, 0)
 		l := granted(t, s, "a", 5*time.Minute)
-		const many = 3 * several
+		const many = 3 * maxParallel
 		var claims []driver.Claim
 		for i := range many {
 			claims = append(claims, driver.Claim{Name: fmt.Sprint("x", i), ID: fmt.Sprint(i)})
