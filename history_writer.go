@@ -168,19 +168,19 @@ func (w *historyWriter) write(n journalRecord) {
 		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
 		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // no error if the record is there already
 		cancel()
-		final := err != nil && isRefusal(err)
+		refused := isRefusal(err)
 		w.mu.Lock()
-		if w.failures++; err == nil || final {
+		if w.failures++; err == nil || refused {
 			w.failures = 0
 		}
-		if final {
+		if refused {
 			w.resume = w.s.uptime() + refusedPause
 		}
 		w.mu.Unlock()
-		if final {
+		if refused {
 			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
 		}
-		if err == nil || final {
+		if err == nil || refused {
 			return
 		}
 	}

@@ -64,7 +64,9 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 	return lockAndHold(ctx, m.Lock, work)
 }
 
-func lockAndHold(ctx context.Context, lock func(context.Context) (*Term, error), work func(context.Context, *Term) error) error {
+func lockAndHold(
+	ctx context.Context, lock func(context.Context) (*Term, error), work func(context.Context, *Term) error,
+) error {
 	t, err := lock(ctx)
 	if err != nil {
 		return err

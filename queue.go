@@ -199,8 +199,7 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.stepLocked(core.QueueEvent{Kind: core.Win, Claim: id})
 }
 
-// claimEvent takes news of a claim. Fade: it is ending, so nobody else gets the lock under it.
-// Void: it is over, so whoever holds the lock under it has lost it.
+// claimEvent takes ClaimEnding or ClaimOver of a claim that the queue has.
 func (q *queue) claimEvent(claimNo int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
