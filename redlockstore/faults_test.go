@@ -14,8 +14,8 @@ import (
 	"github.com/primacy-go/primacy/redlockstore"
 )
 
-// grant grants a lease, and repeats that while its outcome is unknown, as the library does: a server
-// that a busy machine keeps from answering counts as silent.
+// grant grants a lease, and repeats that while its outcome is unknown, as the library does: on a
+// busy machine a server may not answer in time.
 func grant(t *testing.T, s driver.Store, who string, ttl time.Duration) (l driver.Lease) {
 	t.Helper()
 	ask := func() (err error) { l, err = s.Grant(limited(t, 30*time.Second), who, ttl); return err }
