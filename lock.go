@@ -64,7 +64,9 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 	return lockAndHold(ctx, m.Lock, work)
 }
 
-func lockAndHold(ctx context.Context, lock func(context.Context) (*Term, error), work func(context.Context, *Term) error) error {
+func lockAndHold(
+	ctx context.Context, lock func(context.Context) (*Term, error), work func(context.Context, *Term) error,
+) error {
 	t, err := lock(ctx)
 	if err != nil {
 		return err
@@ -152,7 +154,7 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 		return err
 	}
 	return holdAll(ctx, held, func(ctx context.Context) error {
-		for _, t := range held { // ctx is the context of the last term: it knows only of that one
+		for _, t := range held { // ctx, the last term's, knows only of that one
 			ctx = holding(ctx, t)
 		}
 		return work(ctx, held)
@@ -257,8 +259,7 @@ func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Te
 	return lockAndHold(ctx, m.Acquire, work)
 }
 
-// MaxSlots is the largest number of slots of a semaphore. To enter a claim costs a read of as many
-// others.
+// MaxSlots is the largest number of slots of a semaphore. Each new claim reads as many others.
 const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {

@@ -16,7 +16,7 @@ import (
 type queue struct {
 	s    *Session
 	name string
-	refs int // how many wait, and how many claims are held; guarded by the session's lock
+	refs int // how many wait, plus how many claims are held; guarded by the session's lock
 
 	mu          sync.Mutex
 	core        core.Queue
@@ -42,7 +42,7 @@ type waiter struct {
 	lockRequest
 	id    int
 	ctx   context.Context
-	ready chan struct{} // closed when term or err is set; nil if that was at once
+	ready chan struct{} // closed when term or err is set; nil for one that gets its answer at once
 	term  *Term
 	err   error
 }
@@ -92,8 +92,8 @@ func (q *queue) quit(w *waiter) {
 	}
 }
 
-// stepLocked takes one event and carries out what follows. The caller holds mu. The clock is read
-// only for an event that needs it, since reading it costs more than the rest: otherwise now is 0.
+// stepLocked takes one event and carries out what follows. To read the clock costs more than the
+// rest of it, so now is 0 for an event that does not need the time. The caller holds mu.
 func (q *queue) stepLocked(e core.QueueEvent) {
 	var now core.Time
 	if q.core.NeedsClock(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
@@ -199,8 +199,7 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.stepLocked(core.QueueEvent{Kind: core.Win, Claim: id})
 }
 
-// claimEvent takes news of a claim. Fade: it is ending, so nobody else gets the lock under it.
-// Void: it is over, so whoever holds the lock under it has lost it.
+// claimEvent takes ClaimEnding or ClaimOver of a claim that the queue has.
 func (q *queue) claimEvent(claimNo int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
