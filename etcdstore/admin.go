@@ -100,7 +100,6 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 	return s.sweepSome(ctx, what, rec, []*mvccpb.KeyValue{rec})
 }
 
-// isClaimOf reports whether a key is laid out as a claim of that session.
 func (s *Store) isClaimOf(key, session string) bool {
 	whose, _ := parseStem(key)
 	return s.isClaim(key) && whose == session
@@ -183,7 +182,6 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, errors.Join(errs...)
 }
 
-// leasesNow adds the etcd leases that these sessions are on at present.
 func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[string]int64) error {
 	req := &pb.TxnRequest{}
 	for _, id := range sessionIDs {

@@ -54,7 +54,6 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	return entered, err
 }
 
-// checkExchange returns an ErrRefused where p cannot be exchanged for c.
 func (l *lease) checkExchange(p driver.Place, c driver.Claim) error {
 	l.seats.mu.Lock()
 	if seat := l.seats.by[storeutil.SeatAt(p)]; seat != nil && seat.id == p.ID {

@@ -79,7 +79,6 @@ func (rl *journalLeases) shardOf(journal string) recordShard {
 	return recordShard{month: rl.now().Unix() / int64(month/time.Second), number: uint8(h.Sum32() % shards)}
 }
 
-// leaseID returns the ID of a record lease, another one for each try.
 func (rl *journalLeases) leaseID(shard recordShard, try int) int64 {
 	sum := sha256.Sum256(fmt.Appendf(nil, "primacy journal %q %q %d %d %d", rl.prefix, rl.wire.Client().Username,
 		shard.month, shard.number, try))

@@ -39,7 +39,7 @@ const (
 // upper holds the digits of an escape. With two spellings one name could have two lines.
 const upper = "0123456789ABCDEF"
 
-// plain reports whether c stands for itself in an escaped name.
+// isPlain reports whether c stands for itself in an escaped name.
 func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
 }
@@ -161,10 +161,8 @@ func (k layout) isClaim(key string) bool {
 	return ok
 }
 
-// sessionKey returns the key of a lease's record.
 func (k layout) sessionKey(lease int64) string { return k.prefix + sessions + hex(lease) }
 
-// beatKey returns the key of the heartbeat of the session of that ID.
 func (k layout) beatKey(session string) string { return k.prefix + beats + session }
 
 // sessionEnd ends the range of a session's record and its requests. "0" follows "/": the range has
@@ -174,8 +172,6 @@ func sessionEnd(key string) string { return key + "0" }
 // askKey returns the key of a request to the holder of name, whose session's record is record.
 func askKey(record, name string) string { return record + "/ask/" + escape(name) }
 
-// journalsDir returns what the keys of all records begin with.
 func (k layout) journalsDir() string { return k.prefix + journals }
 
-// journalDir returns what the keys of one journal's records begin with.
 func (k layout) journalDir(name string) string { return k.journalsDir() + escape(name) + "/" }

@@ -35,7 +35,6 @@ func (s *Store) readLine(ctx context.Context, what, name string) (*pb.RangeRespo
 	return s.wire.Get(ctx, what, oldestFirst(prefixRange(s.lineDir(name))))
 }
 
-// line makes a Line of what was read.
 func (s *Store) line(ctx context.Context, what, name string, resp *pb.RangeResponse) (driver.Line, error) {
 	owners, err := s.ownersOf(ctx, what, resp.Kvs, resp.Header.Revision)
 	if err != nil {
@@ -270,7 +269,6 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 	return out, nil
 }
 
-// readOwners reads records in one Txn and remembers them.
 func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev int64, out map[string]owner) error {
 	req := &pb.TxnRequest{}
 	for _, id := range ids {
@@ -296,7 +294,6 @@ func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev i
 	return nil
 }
 
-// ownerOf reads one record.
 func ownerOf(kv *mvccpb.KeyValue) owner {
 	if kv == nil {
 		return owner{note: "entered by another program: its lease has no session record"}

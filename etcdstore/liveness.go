@@ -176,7 +176,6 @@ func (p *livenessSub) stop() {
 	}
 }
 
-// leaveLocked ends the watch.
 func (v *livenessWatch) leaveLocked() {
 	v.end()
 	if v.all.by[v.session] == v {

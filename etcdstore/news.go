@@ -129,7 +129,6 @@ func (n *newsbox) checkIfDue() (rechecks bool) {
 	return true
 }
 
-// recheckSome has the record and some keys read.
 func (n *newsbox) recheckSome() {
 	some := []seatID{ownRecord}
 	n.seats.mu.Lock()

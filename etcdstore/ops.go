@@ -79,7 +79,6 @@ func doReplace(key string, value []byte) *pb.RequestOp {
 	return put(&pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true})
 }
 
-// doAttach attaches a key that stands to another lease.
 func doAttach(key string, lease int64) *pb.RequestOp {
 	return put(&pb.PutRequest{Key: []byte(key), Lease: lease, IgnoreValue: true})
 }

@@ -25,7 +25,6 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	return errors.Join(errs...)
 }
 
-// release gives one place up.
 func (l *lease) release(ctx context.Context, p driver.Place) error {
 	seat := l.seats.open(storeutil.SeatAt(p))
 	defer l.seats.drop(seat)

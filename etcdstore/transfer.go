@@ -74,7 +74,6 @@ func (l *lease) transfer(ctx context.Context, what string, seat *seatState, p dr
 	}
 }
 
-// readUpTo reads who stands in the line up to that token, oldest first.
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
 	r := keysOnly(oldestFirst(prefixRange(l.s.lineDir(name))), 0)
 	r.MaxCreateRevision = int64(min(last, 1<<63-1))

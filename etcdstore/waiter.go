@@ -43,7 +43,6 @@ const (
 	ended             // it was removed
 )
 
-// predecessor is a claim that stands before another.
 type predecessor struct {
 	key string
 	rev int64 // its create revision
@@ -104,12 +103,10 @@ func newWaiterLocked(s *Store, all *waiters, seat *seatState) *waiter {
 
 func (a *waiter) hub() *etcdwire.Hub { return a.s.wire.Hub }
 
-// place returns the claim's place.
 func (a *waiter) place() driver.Place {
 	return driver.Place{Name: a.seat.Name, Seat: a.seat.Seat, Slots: a.slots, Token: uint64(a.token)}
 }
 
-// startListening begins to listen to the claim's line.
 func (a *waiter) startListening() {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -209,7 +206,6 @@ func (a *waiter) ask() (o outcome, unsure bool) {
 	return a.outcome, (a.unsure || a.recheck) && !a.dropped
 }
 
-// hasEnded reports whether a's claim is known to have been removed.
 func (a *waiter) hasEnded() bool {
 	a.hub().Lock()
 	defer a.hub().Unlock()
@@ -313,7 +309,6 @@ func (a *waiter) Begun(w *etcdwire.Watch) {
 // Refused makes a unsure: News reads its line now, and then from time to time.
 func (a *waiter) Refused() { a.unsure = true }
 
-// Deleted notes that a claim is gone.
 func (a *waiter) Deleted(key string, rev int64) {
 	if key == a.key {
 		if rev > a.token {

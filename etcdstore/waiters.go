@@ -47,7 +47,6 @@ const (
 	minCheckPause = 500 * time.Millisecond
 )
 
-// poke wakes News.
 func (ws *waiters) poke() { storeutil.Signal(ws.wake) }
 
 // add takes a in, in place of an earlier waiter of its seat, which the caller drops. It reports
@@ -74,14 +73,12 @@ func (ws *waiters) remove(a *waiter) bool {
 	return ours
 }
 
-// of returns the waiter of a seat, nil if there is none.
 func (ws *waiters) of(id seatID) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.by[id]
 }
 
-// push has News look at a.
 func (ws *waiters) push(a *waiter) {
 	ws.pushQuietly(a)
 	ws.poke()
