@@ -125,7 +125,8 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 // enterFunc enters a claim of which begin has been called. The caller has the seat's turn.
 type enterFunc func(context.Context, *seatState, driver.Claim) (driver.Place, error)
 
-// claimIn enters c by enter, or finds its place again. The caller has the seat's turn.
+// claimIn calls enter for c. Before, it removes another claim from the seat; after a final error,
+// it removes what enter has left. The caller has the seat's turn.
 func (l *lease) claimIn(ctx context.Context, seat *seatState, c driver.Claim, enter enterFunc) (driver.Place, error) {
 	if l.over() {
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
@@ -279,7 +280,7 @@ func (l *lease) entry(ctx context.Context, seat *seatState, c driver.Claim, att 
 		req.Failure = append(req.Failure, neighbours(dir)) // who is in its way
 		return req, nil
 	}
-	// The read comes before the put, and does not see it.
+	// The read comes before the put in the Txn, and does not find this claim.
 	req.Success = []*pb.RequestOp{neighbours(dir), doPut(seat.key, c.Value, att.lease)}
 	return req, nil
 }

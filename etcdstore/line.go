@@ -184,7 +184,7 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 		dir, _, inDir := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
 		name, ok := unescape(string(dir))
 		if !inDir || !ok {
-			continue // a session's record, or no claim of any name
+			continue // a key of no line
 		}
 		byName[name] = append(byName[name], kv)
 		all = append(all, kv)
@@ -201,7 +201,7 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	return lines, nil
 }
 
-// readLines reads all keys that begin with from, oldest first, but those that are of no line:
+// readLines reads all keys that begin with from, oldest first. It does not read keys of no line:
 // journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
 	if from != s.prefix {
@@ -242,8 +242,9 @@ func sessionOf(kv *mvccpb.KeyValue) string {
 	return session
 }
 
-// ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as
-// of rev: read later, a lease that has expired meanwhile would look like another program's.
+// ownersOf returns the owners of the sessions that kvs are claims of. Records that are not known
+// yet are read as of rev: later, one whose session has ended would be missing, as another program's
+// is.
 func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64,
 ) (map[string]owner, error) {
 	out := map[string]owner{}

@@ -22,8 +22,8 @@ import (
 // shared claim. Each other waiter hears of two things: the end of the claim before it, and that the
 // claim before it holds by now. For a claim that comes to hold, and has others behind it, rewrites
 // its own key (announce). So a release costs its delete and a read by the first waiter; if others
-// wait, also a rewrite by the first waiter and two reads by the second, however long the line is. If
-// a claim that comes to hold does not rewrite its key, those behind it have their timers.
+// wait, also a rewrite by the first waiter and two reads by the second, however long the line is.
+// If a claim that comes to hold does not rewrite its key, those behind it have their timers.
 
 // standing is how a place stands in its line at one revision. What is set:
 //

@@ -13,7 +13,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// seatID is where a lease may have one claim: a seat of a name.
+// seatID names a seat: for each, a lease has at most one claim.
 type seatID = storeutil.Seat
 
 // seatState is what a lease knows of its claim on one seat. There is one key for a seat, so verbs
