@@ -339,7 +339,6 @@ func (p *batcher) fit(all []*op, most int) int {
 	return len(all)
 }
 
-// present returns those operations whose callers have not given up.
 func (p *batcher) present(all []*op) []*op {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -42,9 +42,9 @@ type standing struct {
 	othersBehind bool          // others stand behind it
 }
 
-// neighbours is the read by which a new exclusive claim learns who stands before it. It reads fewer
-// than maxAhead claims, or the line has more. It reads in the order of keys: to find the youngest,
-// etcd would sort the whole line while everybody's writes wait.
+// neighbours is the read by which a new exclusive claim learns who stands before it. It reads at
+// most maxAhead claims: if it finds as many, there may be more. It reads in the order of keys: to
+// find the youngest, etcd would sort the whole line while everybody's writes wait.
 func neighbours(dir string) *pb.RequestOp {
 	return doRange(keysOnly(prefixRange(dir), maxAhead))
 }

@@ -63,8 +63,7 @@ func (l *lease) retract(ctx context.Context, seat *seatState, jr *journalRecord)
 	case doubt:
 		if err = l.retractInDoubt(ctx, seat, token, jr); etcdwire.NoSpace(err) {
 			// A full etcd refuses the put of the record, but not a delete. So the key that stands
-			// is deleted now, and the next claim can hold. This one stays in doubt, for a later
-			// call.
+			// is deleted now, and the next claim can hold. This one stays in doubt.
 			if rerr := l.removeFound(ctx, seat); rerr != nil {
 				err = rerr
 			}

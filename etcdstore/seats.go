@@ -65,7 +65,6 @@ func (ss *seats) open(id seatID) *seatState {
 	return seat
 }
 
-// drop gives back what open returned.
 func (ss *seats) drop(seat *seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

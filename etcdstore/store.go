@@ -17,7 +17,7 @@ import (
 )
 
 // The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat
-// (see heart). Above 300 s a lease checkpoint may shorten a lease that was renewed since.
+// (see heartbeat). Above 300 s a lease checkpoint may shorten a lease that was renewed since.
 const (
 	minTTL   = 300 * time.Millisecond
 	minLease = 2 * time.Second
