@@ -130,7 +130,8 @@ func TestSimulatedFollowedAndLeaving(t *testing.T) {
 	for _, leaving := range []bool{false, true} {
 		_, l := fakeHub()
 		wt := awaitOn(l)
-		l.seats.by[wt.seat] = &seatState{seatID: wt.seat, claimFields: claimFields{id: "c", token: 100, leaving: leaving}}
+		l.seats.by[wt.seat] = &seatState{seatID: wt.seat, claimFields: claimFields{id: "c", token: 100,
+			leaving: leaving}}
 		l.waiters.by[wt.seat] = wt
 		if out := l.tellLast(nil, wt, driver.News{Held: true}); len(out) > 0 == leaving {
 			t.Errorf("leaving %v: news %+v", leaving, out)
