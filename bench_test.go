@@ -273,7 +273,7 @@ func phases(s *Session) map[core.ClaimPhase]int {
 	if l == nil {
 		return n
 	}
-	for _, c := range l.standing() {
+	for _, c := range l.standingClaims() {
 		c.mu.Lock()
 		n[c.core.Phase()]++
 		c.mu.Unlock()

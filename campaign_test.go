@@ -119,7 +119,7 @@ func TestACampaignDoesNotJoinBehindTheBackOfClose(t *testing.T) {
 		passed := make(chan struct{}) // it has tried to join, with or without success
 		pass := sync.OnceFunc(func() { close(passed) })
 		joins := &doneHook{context.Background(), func() {
-			if calledBy("primacy.pause", "(*campaign).call") {
+			if calledBy("primacy.pause", "(*campaigner).call") {
 				pass()
 			}
 		}}
@@ -176,8 +176,8 @@ func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 			_ = next.Resign(context.Background())
 		}
 		synctest.Wait()
-		if len(s.locals.taken) != 0 {
-			t.Errorf("%d names are kept though nobody stands for them", len(s.locals.taken))
+		if len(s.localLines.taken) != 0 {
+			t.Errorf("%d names are kept though nobody stands for them", len(s.localLines.taken))
 		}
 	})
 }

@@ -72,7 +72,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 	lead := func(t *Term) (lost, again bool, err error) {
 		cause, err = c.lead(ctx, t, work)
 		switch {
-		case cause == nil:
+		case cause == nil: // it was not lost
 			cause = t.contextError()
 			return false, false, err
 		case once:

@@ -23,48 +23,48 @@ type claim struct {
 	executor   executor
 
 	mu     sync.Mutex
-	free   chan struct{} // closed when freed is set; made when somebody waits for that
-	quiet  chan struct{} // closed when freed is set and no work runs; made when somebody waits for that
 	core   core.Claim
-	place  driver.Place
-	term   *Term
+	place  driver.Place    // does not change any more once the claim leads
+	term   *Term           // nil before the claim leads
 	values context.Context // of the campaign, for the term's context
 	freed  bool            // the claim does not stand any more
-	*claimRest
+	// These are made when somebody waits for them.
+	onceFreed chan struct{} // closed when freed is set
+	onceIdle  chan struct{} // closed when the claim is idle: freed, and no work runs under it
+	*termState
 }
 
-// claimRest is what a claim needs once it leads, or once somebody asked for it. Ten thousand claims
-// that only wait do without: makeRoomLocked allocates it.
-type claimRest struct {
-	shares     []*Term         // the terms of all in this process who hold a lock under this claim
-	request    *driver.Request // asks for the claim: it ends the term, or has ended it
-	why        error           // the cause of the caller's own context, if that ended the term
-	working    int             // calls of a candidate's work, or of a lock's Do, that run
-	last       error           // what the store said to the last call that failed
-	won        time.Time       // by the wall clock
-	contextEnd time.Duration   // when the term's context ended, by uptime
-	rightOver  bool            // Check says no for good
-	words      string          // why the term ended, as Term.Explain was told
-	failed     bool            // the work failed, as Term.Explain was told
-	to         string          // the ID of the session that is to get the claim
-	said       []byte          // the value proclaimed last
-	record     termRecording
-	handOvers  handOverRequests
+// termState is what a claim needs once it leads, or once somebody asked for it. The claims of an
+// Elections get theirs only then, since most of them wait.
+type termState struct {
+	shares      []*Term         // the terms of all in this process who hold a lock under this claim
+	request     *driver.Request // asks for the claim: it ends the term, or has ended it
+	callerCause error           // the cause of the caller's own context, if that ended the term
+	activeWork  int             // calls of work that run, under all terms of the claim
+	lastErr     error           // what the store said to the last call that failed
+	won         time.Time       // by the wall clock
+	contextEnd  time.Duration   // when the term's context ended, by uptime
+	rightOver   bool            // Check says no for good
+	explanation string          // what Term.Explain was told last
+	failed      bool            // the work failed, as Term.Explain was told
+	successorID string          // the ID of the session that is to get the claim
+	proclaimed  []byte          // the value proclaimed last
+	record      termRecording
+	handOvers   handOverRequests
 }
 
 // claimSpec is what a claim is for.
 type claimSpec struct {
-	seat
 	slots    int  // as in driver.Claim
 	try      bool // the claim is made only if it holds at once
 	lock     bool // the claim's terms are a lock's
-	turnBits uint // how many bits of a term's token lockToken adds to the claim's
+	turnBits uint // how many bits of a term's token come from lockToken, below those of the claim's
 	priority int  // a request with a smaller one is not heard
 	value    []byte
 	watched  []observer
 	began    time.Duration // when the campaign began, by uptime
-	// press asks leaders to hand over while the claim waits; may be nil.
-	press func(context.Context, *claim)
+	// askToLead asks leaders to hand over while the claim waits; may be nil.
+	askToLead func(context.Context, *claim)
 	// exchange makes the claim and gives another one up in one call; may be nil. Where it answers
 	// ErrRefused the claim is made by itself.
 	exchange func(context.Context, driver.Claim) (driver.Place, error)
@@ -75,7 +75,7 @@ type claimSpec struct {
 // executor makes the calls on the store that a claim orders: a campaign does so for one claim, the
 // workers of an Elections for many. The caller holds the claim's lock.
 type executor interface {
-	// carryLocked makes the call of an order that news led to, not an answer to the executor.
+	// carryLocked follows an order that an event from outside led to, not the answer to a call.
 	carryLocked(o core.ClaimOrder)
 	// releaseLocked begins to give the claim up, or to hand it over.
 	releaseLocked(o core.ClaimOrder)
@@ -85,11 +85,11 @@ type executor interface {
 	wonLocked() time.Duration
 	// endedLocked is called when the term's context has ended.
 	endedLocked(cause core.Cause)
-	// leaveSeatLocked lets the next claim of this process stand for the seat.
-	leaveSeatLocked()
+	// vacateSeatLocked lets the next claim of this process stand for the seat.
+	vacateSeatLocked()
 	// freedLocked is called when the claim does not stand any more. Was is the phase before. With
-	// again the executor keeps the seat and makes a claim under the next lease.
-	freedLocked(was core.ClaimPhase, again bool)
+	// nextLease the executor has kept the seat, and makes a claim under the next lease.
+	freedLocked(was core.ClaimPhase, nextLease bool)
 }
 
 // observer watches claims and decides nothing: statistics, events, history, the log. The caller
@@ -107,26 +107,34 @@ type step struct {
 	rightEnded bool // the right ended in this step
 }
 
-// makeRoomLocked allocates claimRest. The caller holds mu, as for all methods that end in Locked.
-func (c *claim) makeRoomLocked() {
-	if c.claimRest == nil {
-		c.claimRest = &claimRest{}
+// needTermStateLocked makes the termState if there is none. The caller holds mu, as for all methods
+// that end in Locked.
+func (c *claim) needTermStateLocked() {
+	if c.termState == nil {
+		c.termState = &termState{}
 	}
 }
 
-// take keeps the place that the store has answered with. It returns the store's error, or what is
-// wrong with the place.
-func (c *claim) take(asked, got driver.Place, err error) error {
+func (c *claim) currentTerm() *Term {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.term
+}
+
+// keepPlaceLocked keeps the place that the store has answered with. It returns the store's error,
+// or what is wrong with the place.
+func (c *claim) keepPlaceLocked(asked, got driver.Place, err error) error {
 	if err == nil && !c.fits(asked, got) {
 		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
 	}
 	if err == nil && c.place.ID == asked.ID {
-		c.place = got // also if the answer came too late: then the place is released by its token
+		c.place = got // also if the claim is being given up: its token releases the place
 	}
 	return err
 }
 
-// fits says whether got is what was asked for. A term under another place would be a second leader.
+// fits says whether got is the place that was asked for: under another's, a term would be a second
+// leader.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
@@ -138,17 +146,17 @@ func (c *claim) heldNow(p driver.Place) {
 	defer c.mu.Unlock()
 	switch {
 	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.values.Err() != nil:
-		// A claim whose campaign was given up leaves, and never leads.
-	case !p.Held || !c.fits(c.place, p):
-		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed})) // it is followed again
+		// The news is for an earlier ID of the claim, or the campaign was given up.
+	case !p.Held || !c.fits(c.place, p): // the lease is told to follow the place again
+		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed}))
 	default:
 		c.place = p
 		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
 	}
 }
 
-// refused takes the store's final answer that it tells nothing about the place with that ID, or
-// with id "" about any place. A claim that waits gives up: it would never learn that it leads.
+// refused takes the news that the store will tell nothing about the place with that ID; with id "",
+// about no place. A claim that waits gives up, since it would never hear that it leads.
 func (c *claim) refused(id string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +169,7 @@ func (c *claim) refused(id string, err error) {
 
 // takeRequest takes a request to give the claim up.
 func (c *claim) takeRequest(id string, r driver.Request) {
-	if r.Priority != 0 && !core.Yields(c.priority, r.Priority) {
+	if r.Priority != 0 && !core.GivesWay(c.priority, r.Priority) {
 		return
 	}
 	if r.To == "" {
@@ -170,54 +178,43 @@ func (c *claim) takeRequest(id string, r driver.Request) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.makeRoomLocked()
+	c.needTermStateLocked()
 	c.handOvers.addLocked(c, handOverRequest{id, r})
 }
 
 // answeredLocked takes the answer to the call that entered the claim.
 func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
-	if err == nil {
-		return c.stepLocked(core.ClaimEvent{Kind: core.Entered, Held: got.Held})
-	}
-	e := failed(err)
-	if e.Kind == core.Rejected {
+	e := core.ClaimEvent{Kind: core.Failed}
+	switch {
+	case err == nil:
+		e = core.ClaimEvent{Kind: core.Entered, Held: got.Held}
+	case errors.Is(err, driver.ErrGone):
+		e.Kind = core.Lost
+	case isRefusal(err):
+		e.Kind = core.Rejected
 		c.executor.refusedLocked(err)
 	}
 	return c.stepLocked(e)
 }
 
-// failed returns the event that a call's error stands for.
-func failed(err error) core.ClaimEvent {
-	switch {
-	case errors.Is(err, driver.ErrGone):
-		return core.ClaimEvent{Kind: core.Lost}
-	case isFinal(err):
-		return core.ClaimEvent{Kind: core.Rejected}
-	}
-	return core.ClaimEvent{Kind: core.Failed}
-}
-
-// notify takes an event that came from outside, with the request that caused it, or nil. With an id
-// it counts only if the claim still has that ID.
+// notify takes an event from outside: Ask, with the request for it, or Lost, LeaseEnding or
+// LeaseOver. With an id it counts only if the claim still has that ID.
 func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if id != "" && id != c.place.ID {
 		return
 	}
-	if r != nil && c.core.Phase() <= core.Leading {
-		c.makeRoomLocked()
+	if r != nil && c.core.TakesSuccessor() {
+		c.needTermStateLocked()
+		c.successorID = r.To
+	}
+	if r != nil && c.core.EndsByAsk() {
 		c.request = r
 	}
-	if r != nil && (c.core.Phase() < core.Leading || c.core.Phase() <= core.Stopping && c.core.Successor() == 0) {
-		c.makeRoomLocked()
-		c.to = r.To
+	if o := c.stepLocked(e); o.Do != core.Nothing {
+		c.executor.carryLocked(o)
 	}
-	o := c.stepLocked(e)
-	if o.Do == core.Nothing || c.core.Phase() == core.Leaving {
-		return
-	}
-	c.executor.carryLocked(o)
 }
 
 // step takes one event and returns the call to make on the store.
@@ -227,23 +224,21 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	return c.stepLocked(e)
 }
 
-// stepLocked takes one event and carries out what needs no store. The promise depends on this
-// order: nobody learns that the claim is free, in this process or by a call on the store, before
-// Check says no.
+// stepLocked takes one event and carries out what needs no store. The order of its steps keeps the
+// promise: Check says no before anybody, in this process or at the store, can learn that the claim
+// is free.
 //
-// The usual end takes two steps. LeaseEnding or Ask ends the context, so that the work stops;
-// GiveUp says that it has stopped, and ends the right.
+// A term usually ends in two steps. LeaseEnding or Ask ends the context, so that the work stops.
+// GiveUp says that the work has stopped, and ends the right.
 //
-// One step ends both where the claim is known to be gone (Lost, LeaseOver), or where its owner
-// resigns without having been asked (GiveUp while leading). Then the right ends first. A claim that
-// is gone may have a successor that leads already, so Check must say no at once; after a GiveUp no
-// work runs that the context could still reach.
+// Lost and LeaseOver end both in one step. The right ends first, since another may lead already.
+// GiveUp while leading, where nobody asked, does the same: no work runs that has to hear of it.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	s := step{event: e.Kind, was: c.core.Phase()}
 	o := c.core.Step(e)
 	s.order = o
-	if o.Fresh {
-		c.refreshLocked()
+	if o.NewID {
+		c.renewIDLocked()
 	}
 	if o.Do == core.Lead {
 		c.leadLocked()
@@ -269,17 +264,17 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	return o
 }
 
-// refreshLocked gives the claim a new ID: news of the old one is not for the new one.
-func (c *claim) refreshLocked() {
+// renewIDLocked gives the claim a new ID. News for the old ID is not for this claim any more.
+func (c *claim) renewIDLocked() {
 	c.place = driver.Place{Name: c.name, Seat: c.id, Slots: c.slots, ID: rand.Text()}
-	if c.claimRest != nil {
-		c.request, c.to = nil, ""
+	if c.termState != nil {
+		c.request, c.successorID = nil, ""
 	}
 }
 
 // leadLocked begins the claim's term.
 func (c *claim) leadLocked() {
-	c.makeRoomLocked()
+	c.needTermStateLocked()
 	c.term = newTerm(c, c.values, Token(c.place.Token<<c.turnBits))
 	c.won = time.Now().Round(0)
 	began := c.executor.wonLocked()
@@ -299,19 +294,18 @@ func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 	return first
 }
 
-// freeLocked says that the claim does not stand any more. It gives the seat back first: a campaign
-// that begins because released has returned must find the seat free.
+// freeLocked says that the claim does not stand any more. It gives the seat back before waitFreed
+// returns, so that a campaign that begins then finds the seat free.
 func (c *claim) freeLocked(s step) {
 	c.freed = true
-	again := (s.was == core.Entering || s.was == core.Waiting) && s.order.Cause != core.None // its lease ended
-	if !again {
-		c.executor.leaveSeatLocked()
+	if !s.order.NextLease {
+		c.executor.vacateSeatLocked()
 	}
-	if c.free != nil {
-		close(c.free)
+	if c.onceFreed != nil {
+		close(c.onceFreed)
 	}
-	c.executor.freedLocked(s.was, again)
-	c.settleLocked()
+	c.executor.freedLocked(s.was, s.order.NextLease)
+	c.forgetLocked()
 }
 
 // termsLocked returns the claim's own term and the terms of all who hold a lock under it.
@@ -320,13 +314,21 @@ func (c *claim) termsLocked() []*Term { return append(c.shares[:len(c.shares):le
 // endedErrorLocked returns the error that a term of the claim ends with.
 func (c *claim) endedErrorLocked(token Token, cause core.Cause) *EndedError {
 	e := &EndedError{Name: c.name, Token: token, Cause: causeError(cause), lock: c.lock}
-	if c.why != nil && cause == core.Resigned {
-		e.Cause = c.why
+	if c.callerCause != nil && cause == core.Resigned {
+		e.Cause = c.callerCause
 	}
-	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
-		e.By, e.Reason = c.request.By, c.request.Reason
+	if r := c.requestLocked(cause); r != nil {
+		e.By, e.Reason = r.By, r.Reason
 	}
 	return e
+}
+
+// requestLocked returns the request that ended the term, nil if it ended for another cause.
+func (c *claim) requestLocked(cause core.Cause) *driver.Request {
+	if cause == core.Resigned || cause == core.Transferred {
+		return c.request
+	}
+	return nil
 }
 
 // release gives the claim up, or hands it over, and repeats it until the store has confirmed it or
@@ -355,55 +357,56 @@ func (c *claim) release(o core.ClaimOrder) {
 
 // handOver asks the store once to hand the claim over, and says what came of it.
 func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
-	tr, ok := c.l.dl.(driver.Transferer)
 	err := driver.ErrRefused
-	if ok {
+	if tr, ok := c.l.dl.(driver.Transferer); ok {
 		err = tr.Transfer(ctx, p, o.Successor)
 	}
 	c.mu.Lock()
-	c.last = err
-	ev := Event{Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to}
+	c.lastErr = err
+	ev := Event{Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.successorID}
 	c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.l.s.log.log(slog.LevelInfo, "handed over",
-			"election", c.name, "token", c.place.Token, "successor", o.Successor)
+		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", p.Token, "successor", o.Successor)
 		ev.Kind = HandedOver
 		c.l.s.readers.event(ev)
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
-	case errors.Is(err, driver.ErrNoSuccessor), isFinal(err):
+	case errors.Is(err, driver.ErrNoSuccessor), isRefusal(err):
 		ev.Kind, ev.Cause = NotHandedOver, err
 		c.l.s.readers.event(ev)
 		c.l.s.log.log(slog.LevelWarn, "not handed over but released",
-			"election", c.name, "token", c.place.Token, "successor", o.Successor, "err", err)
+			"election", c.name, "token", p.Token, "successor", o.Successor, "err", err)
 		return core.NoSuccessor
 	}
 	c.l.s.log.log(slog.LevelDebug, "hand-over failed", "election", c.name, "try", o.Tries, "err", err)
 	return core.Failed
 }
 
-// released waits until the claim does not stand any more. What says in an error who waits.
-func (c *claim) released(ctx context.Context, what string) error {
-	free := c.until(&c.free, func() bool { return c.freed })
-	if free == nil {
-		return nil // whatever ctx says
+// waitFreed waits until the claim does not stand any more. What is the beginning of its error.
+func (c *claim) waitFreed(ctx context.Context, what string) error {
+	freed := c.once(&c.onceFreed, func() bool { return c.freed })
+	if freed == nil {
+		return nil // also if ctx has ended
 	}
 	select {
-	case <-free:
+	case <-freed:
 		return nil
 	case <-ctx.Done():
 		return unreachable(ctx, what+" (it goes on in the background)", nil)
 	}
 }
 
-// until returns *ch, made if it is nil, or nil if come says that what it would be closed for has
-// come. It calls come with mu held.
-func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
+// idle returns a channel that is closed once the claim is idle; nil if it is already.
+func (c *claim) idle() <-chan struct{} { return c.once(&c.onceIdle, c.isIdleLocked) }
+
+// once returns the channel at ch, made if there is none, or nil if what it would tell is so
+// already. So is called with mu held.
+func (c *claim) once(ch *chan struct{}, so func() bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if come() {
+	if so() {
 		return nil
 	}
 	if *ch == nil {
@@ -412,21 +415,18 @@ func (c *claim) until(ch *chan struct{}, come func() bool) <-chan struct{} {
 	return *ch
 }
 
-// settleLocked has the lease forget a claim that does not stand any more, and says so to whoever
-// waits until no work runs either.
-func (c *claim) settleLocked() {
-	quiet := c.isQuietLocked()
-	if quiet && c.quiet != nil {
-		close(c.quiet)
+// isIdleLocked says whether the claim does not stand any more and no work runs under it.
+func (c *claim) isIdleLocked() bool { return c.freed && (c.termState == nil || c.activeWork == 0) }
+
+// forgetLocked has the lease forget a claim that does not stand any more. If work still runs under
+// it, forgetLocked is called again when that has returned.
+func (c *claim) forgetLocked() {
+	idle := c.isIdleLocked()
+	if idle && c.onceIdle != nil {
+		close(c.onceIdle)
 	}
-	c.l.forget(c, quiet)
+	c.l.forget(c, idle)
 }
-
-// untilQuiet returns what is closed when isQuietLocked; nil if it is so already.
-func (c *claim) untilQuiet() <-chan struct{} { return c.until(&c.quiet, c.isQuietLocked) }
-
-// isQuietLocked says whether the claim does not stand any more and no work runs under it.
-func (c *claim) isQuietLocked() bool { return c.freed && (c.claimRest == nil || c.working == 0) }
 
 // pendingWhat says what Session.Close still waits for.
 func (c *claim) pendingWhat() string {
@@ -442,11 +442,11 @@ func (c *claim) pendingWhat() string {
 func (c *claim) givenUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.core.Phase() > core.Stopping
+	return c.core.Phase().GivenUp()
 }
 
-// giveUp begins to give the claim up; released waits until that is done. The work under it has
-// stopped.
+// giveUp begins to give the claim up, under which no work runs any more. WaitFreed waits until that
+// is done.
 func (c *claim) giveUp() { c.giveUpTo(0, "") }
 
 // giveUpTo is giveUp in favour of the claim with the token successor, of the session with the ID
@@ -454,8 +454,8 @@ func (c *claim) giveUp() { c.giveUpTo(0, "") }
 func (c *claim) giveUpTo(successor uint64, to string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if successor != 0 && c.core.Phase() <= core.Stopping {
-		c.to = to
+	if successor != 0 && !c.core.Phase().GivenUp() {
+		c.successorID = to
 	}
 	o := c.stepLocked(core.ClaimEvent{Kind: core.GiveUp, Successor: successor})
 	if o.Do == core.Leave || o.Do == core.HandOver {
@@ -467,17 +467,16 @@ func (c *claim) giveUpTo(successor uint64, to string) {
 // end if that call is to carry it.
 func (c *claim) leavingPlaceLocked() driver.Place {
 	p := c.place
-	if c.claimRest != nil {
+	if c.termState != nil {
 		p.Record, p.Journal = c.record.carried, c.record.journal
 	}
 	return p
 }
 
-// unconfirmedLocked says whether the claim was to be handed over and nobody knows whether it was.
-// If the successor had gone it is known: the claim was released.
+// unconfirmedLocked says whether a hand-over was tried and nobody knows how it ended.
 func (c *claim) unconfirmedLocked() bool {
 	return c.core.Phase() == core.Done && c.core.Successor() != 0 &&
-		(c.core.Fate() == core.Undecided || c.core.Fate() == core.Vanished)
+		(c.core.Outcome() == core.Undecided || c.core.Outcome() == core.ClaimMissing)
 }
 
 // reasonLocked returns in a word why the claim's term ended.
@@ -489,15 +488,15 @@ func (c *claim) reasonLocked(cause core.Cause) Reason {
 	return r
 }
 
-// textLocked returns why the term ended, in the words of whoever ended it.
+// textLocked returns why the term ended, in the words of who ended it.
 func (c *claim) textLocked(cause core.Cause) string {
-	switch {
-	case c.request != nil && (cause == core.Resigned || cause == core.Transferred):
-		return c.request.Reason
-	case c.words != "":
-		return c.words
-	case c.why != nil && cause == core.Resigned && !errors.Is(c.why, context.Canceled):
-		return c.why.Error()
+	switch r := c.requestLocked(cause); {
+	case r != nil:
+		return r.Reason
+	case c.explanation != "":
+		return c.explanation
+	case c.callerCause != nil && cause == core.Resigned && !errors.Is(c.callerCause, context.Canceled):
+		return c.callerCause.Error()
 	}
 	return ""
 }

@@ -51,3 +51,15 @@
 // [Term.Check] compares the boot clock with the deadline each time it is called. Contexts and
 // timers are hints that may come late.
 package primacy
+
+// The locks of this package, from the outer to the inner. Whoever holds one takes only those of
+// lines below it. A method whose caller holds one ends in Locked, or its comment says so.
+//
+//	queue.mu, Candidate.mu
+//	claim.mu                                            of one claim at a time
+//	Elections.mu
+//	lease.mu, Session.mu                                neither under the other
+//	localLines.mu, historyWriter.mu, tallies.mu, eventReaders.mu
+//	feed.mu, logQueue.mu
+//
+// Term.Check may take claim.mu and lease.mu. A claim tells its queue on another goroutine.

@@ -58,23 +58,23 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	if err := errors.Join(CheckName(e.name), checkValue(o.Value)); err != nil {
 		return nil, err
 	}
-	if err := e.s.reentry(ctx, e.name, 0); err != nil {
+	if err := e.s.checkReentry(ctx, e.name, 0); err != nil {
 		return nil, err
 	}
 	if o.Priority < 0 || o.Steady < 0 {
 		return nil, invalid("campaign for %s: priority %d and steady %v must not be negative", e.name, o.Priority, o.Steady)
 	}
 	began := e.s.uptime()
-	spec := claimSpec{seat: seat{name: e.name}, value: o.Value, priority: o.Priority, began: began,
+	spec := claimSpec{value: o.Value, priority: o.Priority, began: began,
 		watched: e.s.watchElections}
 	if o.Priority > 0 {
 		if err := e.canAskToLead(ctx); err != nil {
 			return nil, err
 		}
-		spec.press = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
+		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
 	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
-	t, err := e.s.campaign(ctx, spec)
+	t, err := e.s.campaign(ctx, seat{name: e.name}, spec)
 	if err != nil {
 		e.s.notWon(e.name, began, err)
 	}
@@ -147,7 +147,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 			if ctx.Err() != nil {
 				return
 			}
-			if isFinal(err) {
+			if isRefusal(err) {
 				yield(last, err)
 				return
 			}

@@ -266,10 +266,10 @@ func (es *Elections) withdraw(name string) {
 		es.mu.Unlock()
 		switch {
 		case was == wantsSeat:
-			es.s.locals.quit(seat{name: name}, &localTurn{caller: a}) // if the seat comes in this moment, turn gives it back
+			es.s.localLines.cancel(seat{name: name}, &seatWaiter{attempt: a}) // if the seat comes in this moment, turn gives it back
 			return
 		case was == wantsLease:
-			es.s.locals.leave(seat{name: name}, 0)
+			es.s.localLines.vacate(seat{name: name}, 0)
 			return
 		case c.withdraw():
 			return
@@ -354,7 +354,7 @@ func (es *Elections) beginAttemptLocked(name string) *attempt {
 
 // queueUp has an attempt wait for its seat. The caller does not hold mu.
 func (es *Elections) queueUp(a *attempt) {
-	if _, taken, _ := es.s.locals.take(seat{name: a.name}, 1, &localTurn{caller: a}); taken {
+	if _, taken, _ := es.s.localLines.takeOrWait(seat{name: a.name}, 1, &seatWaiter{attempt: a}); taken {
 		a.turn()
 		return
 	}
@@ -362,7 +362,7 @@ func (es *Elections) queueUp(a *attempt) {
 	withdrawn := a.phase == attemptOver
 	es.mu.Unlock()
 	if withdrawn { // and Withdraw may have looked before it waited
-		es.s.locals.quit(seat{name: a.name}, &localTurn{caller: a})
+		es.s.localLines.cancel(seat{name: a.name}, &seatWaiter{attempt: a})
 	}
 }
 
@@ -376,7 +376,7 @@ func (a *attempt) turn() {
 	}
 	es.mu.Unlock()
 	if withdrawn {
-		es.s.locals.leave(seat{name: a.name}, 0)
+		es.s.localLines.vacate(seat{name: a.name}, 0)
 	}
 }
 
@@ -429,7 +429,7 @@ func (es *Elections) abandon(a *attempt, err error) {
 	}
 	es.mu.Unlock()
 	if waits {
-		es.s.locals.leave(seat{name: a.name}, 0)
+		es.s.localLines.vacate(seat{name: a.name}, 0)
 	}
 }
 
@@ -508,7 +508,7 @@ func (c *entrant) endedLocked(cause core.Cause) {
 	}
 }
 
-func (c *entrant) leaveSeatLocked() { c.attempt.es.s.locals.leave(c.seat, 0) }
+func (c *entrant) vacateSeatLocked() { c.attempt.es.s.localLines.vacate(c.seat, 0) }
 
 func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
 	a, es := c.attempt, c.attempt.es

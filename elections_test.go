@@ -347,8 +347,8 @@ func TestTheSessionsCloseEndsTerms(t *testing.T) {
 		if line, _ := b.store.Line(context.Background(), "waits"); len(line.Waiters) > 0 || holder.Check() != nil {
 			t.Errorf("%+v", line)
 		}
-		if len(s.locals.taken) > 0 || es.pending != 0 {
-			t.Errorf("%d turns are kept, %d names open", len(s.locals.taken), es.pending)
+		if len(s.localLines.taken) > 0 || es.pending != 0 {
+			t.Errorf("%d turns are kept, %d names open", len(s.localLines.taken), es.pending)
 		}
 		if err := es.Stand("n"); !errors.Is(err, ErrClosed) {
 			t.Errorf("Stand: %v", err)
@@ -372,7 +372,7 @@ func TestANameStoodForWhileItIsWithdrawnKeepsItsTurn(t *testing.T) {
 		_, stands := es.names["x"]
 		es.mu.Unlock()
 		s.mu.Lock()
-		r := s.locals.taken[seat{name: "x"}]
+		r := s.localLines.taken[seat{name: "x"}]
 		waits := r != nil && len(r.waiting) > 0
 		s.mu.Unlock()
 		if stands != waits {
@@ -395,7 +395,7 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 		es.mu.Unlock()
 		es.Withdraw("x")
 		_ = es.Stand("x")
-		s.locals.quit(seat{name: "x"}, &localTurn{caller: first}) // a Withdraw that was slow
+		s.localLines.cancel(seat{name: "x"}, &seatWaiter{attempt: first}) // a Withdraw that was slow
 		_ = h.Resign(t.Context())
 		if won, _, _ := collect(t, es, 1); won[0].Check() != nil {
 			t.Error(won[0].Check())
@@ -433,7 +433,7 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		es := s.Elections(nil)
 		for _, again := range []bool{false, true} {
-			if _, _, err := s.locals.enter(t.Context(), seat{name: "x"}, 1, false); err != nil {
+			if _, _, err := s.localLines.take(t.Context(), seat{name: "x"}, 1, false); err != nil {
 				t.Error(err)
 			}
 			_ = es.Stand("x")
@@ -472,11 +472,11 @@ func TestANameWithdrawnAtOnceLeavesNothingInTheLease(t *testing.T) {
 		}
 		es.Withdraw("x")
 		time.Sleep(5 * time.Millisecond) // what is under way
-		for _, c := range s.lease.standing() {
+		for _, c := range s.lease.standingClaims() {
 			c.mu.Lock()
 			dead := c.freed // in one step with what takes it out
 			c.mu.Unlock()
-			if dead && slices.Contains(s.lease.standing(), c) {
+			if dead && slices.Contains(s.lease.standingClaims(), c) {
 				t.Errorf("round %d: a claim of which nothing stands is among those of the lease", i)
 			}
 		}

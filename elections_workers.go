@@ -239,14 +239,14 @@ func (es *Elections) claimAll(l *lease, calls []call) {
 		return
 	}
 	es.learn(len(calls), err)
-	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...) // take finds what is missing
+	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...) // the rest is no place
 	for i, k := range calls {
 		k.c.claimAnswered(k.p, places[i], err)
 	}
 }
 
 // isAnswer says whether the store has given a final answer.
-func isAnswer(err error) bool { return errors.Is(err, driver.ErrGone) || isFinal(err) }
+func isAnswer(err error) bool { return errors.Is(err, driver.ErrGone) || isRefusal(err) }
 
 // learn sets how many claims the next call has: fewer after one whose outcome is unknown, since the
 // store may be too slow for so many.
@@ -266,7 +266,7 @@ func (es *Elections) learn(n int, err error) {
 func (c *entrant) claimAnswered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err = c.take(asked, got, err)
+	err = c.keepPlaceLocked(asked, got, err)
 	o := core.ClaimOrder{}
 	if c.ordered == nil {
 		o = c.answeredLocked(got, err)

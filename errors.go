@@ -51,8 +51,8 @@ func invalid(format string, args ...any) error {
 // Reason is why a term of an election ended, as one word that does not change.
 type Reason string
 
-// The reasons. Who leads tells the first six; Died is told by a guardian that saw it, and the last
-// two by who reads the history.
+// The reasons. The leader's session tells the first six, the guardian of a command tells Died, and
+// [Election.History] tells the last two.
 const (
 	Resigned    Reason = "resigned"    // given up by its owner, or because somebody asked for it
 	Transferred Reason = "transferred" // handed over to another candidate
@@ -73,29 +73,21 @@ func Reasons() []Reason {
 // reasons are those of terms that a session has seen end, for counting them.
 var reasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed}
 
-// causes says for each cause of the core with which error a term's context ends, and which reason
-// its history tells.
-var causes = [...]struct {
-	cause  core.Cause
+// causes has for each cause of the core the error that a term ends with, and the reason that its
+// history tells. No term ends for None.
+var causes = [core.CauseCount]struct {
 	err    error
 	reason Reason
 }{
-	{core.Resigned, ErrResigned, Resigned},
-	{core.Transferred, ErrTransferred, Transferred},
-	{core.Expired, ErrExpired, Expired},
-	{core.Deposed, ErrDeposed, Deposed},
-	{core.Closed, ErrClosed, Closed},
+	core.Resigned:    {ErrResigned, Resigned},
+	core.Transferred: {ErrTransferred, Transferred},
+	core.Expired:     {ErrExpired, Expired},
+	core.Deposed:     {ErrDeposed, Deposed},
+	core.Closed:      {ErrClosed, Closed},
 }
 
-// causeError is the error that a term's context ends with.
-func causeError(cause core.Cause) error {
-	for _, c := range causes {
-		if c.cause == cause {
-			return c.err
-		}
-	}
-	return ErrResigned // of a claim that was given up before it led
-}
+// causeError is the error that a term ends with.
+func causeError(cause core.Cause) error { return causes[cause].err }
 
 // ReasonOf returns why a term ended, given what [Term.Check] or the cause of its context says; ""
 // where err is not the end of a term.
@@ -108,14 +100,13 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// isFinal says whether a call is given up with err: to repeat it would get the same answer. Not
-// ErrGone and ErrNoSuccessor, which are final answers too (driver.IsFinal): after them the caller
-// goes on in another way, with a new claim or a release.
-func isFinal(err error) bool {
+// isRefusal says whether the same call would get the same answer again. ErrGone and ErrNoSuccessor
+// are final answers too (driver.IsFinal), but the caller goes on: with a new claim, or a release.
+func isRefusal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
 }
 
-// unreachable says that ctx ended before the store gave an answer, with what it said last.
+// unreachable says that ctx ended before the store gave an answer. Last is what it said last.
 func unreachable(ctx context.Context, what string, last error) error {
 	if last == nil || errors.Is(last, context.Cause(ctx)) {
 		return fmt.Errorf("primacy: %s: %w: %w", what, ErrUnreachable, context.Cause(ctx))
@@ -123,7 +114,8 @@ func unreachable(ctx context.Context, what string, last error) error {
 	return fmt.Errorf("primacy: %s: %w: %w; last: %w", what, ErrUnreachable, context.Cause(ctx), last)
 }
 
-// unreachableOr is for a wait that ctx ended: only an error of the store makes it unreachable.
+// unreachableOr is unreachable for a wait that needs no answer of the store. If last is no error of
+// the store the error says only that ctx ended.
 func unreachableOr(ctx context.Context, what string, last error) error {
 	if last == nil || errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) {
 		return fmt.Errorf("primacy: %s: %w", what, context.Cause(ctx))

@@ -15,18 +15,18 @@ type EventKind int
 // are told, since locks come and go too often.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
-	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Session.Close tells none
+	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Not after Session.Close
 	Renewed                            // Lease; Took: from sending the renewal to the store's answer
 	RenewalMissed                      // Lease, Took; Cause: the store's error, or context.DeadlineExceeded: no answer
 	CampaignBegun                      // Name
-	CampaignEnded                      // without a term. Name; Took: since CampaignBegun; Cause: why
+	CampaignEnded                      // nothing was won. Name; Took: since CampaignBegun; Cause: why
 	Elected                            // Name, Token, Lease; Took: since CampaignBegun
 	Stopping                           // the work has to stop. Name, Token, Lease, Reason, Cause, By, Text, To
 	Ended                              // the right is over: once for each Elected. As Stopping; Took: since Stopping
 	WorkStopped                        // the term was resigned. Name, Token, Lease, Reason; Took: since Stopping
 	HandedOver                         // Name, Token, Lease; To: whose session leads now
 	WorkOverran                        // work still runs though its right is over. Name, Token, Lease, Lock
-	NotHandedOver                      // but released, or nobody knows. Name, Token, Lease, To; Cause: why
+	NotHandedOver                      // the hand-over failed, or nobody knows. Name, Token, Lease, To; Cause: why
 	GrantFailed                        // Took; Cause: the store's error, or that it did not answer
 )
 
@@ -65,7 +65,7 @@ const eventsSize = 4096
 
 // eventReaders sends each event to all who range over [Session.Events].
 type eventReaders struct {
-	readers atomic.Int32
+	readers atomic.Int32  // as many as feeds has; read without mu
 	closed  chan struct{} // closed when the session's Close has returned
 	once    sync.Once
 	mu      sync.Mutex

@@ -72,7 +72,9 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 // readAgain is for a newest term without an end, which did not lead when the line was read before
 // the records. If it was won in between, the line shows it now. If it is over, the records, read
 // again, have its end; terms that they have and that began after the line was read are left out.
-func (e *Election) readAgain(ctx context.Context, j driver.Journal, all []TermRecord, limit int) (State, []TermRecord, error) {
+func (e *Election) readAgain(
+	ctx context.Context, j driver.Journal, all []TermRecord, limit int,
+) (State, []TermRecord, error) {
 	newest := all[0].Token
 	st, err := e.State(ctx)
 	if err != nil || st.leads(newest) {

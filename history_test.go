@@ -444,6 +444,15 @@ func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
 	}
 }
 
+// notConfirmed wants the oldest term to be a's, and its hand-over not confirmed.
+func notConfirmed(t *testing.T, all []TermRecord) {
+	t.Helper()
+	if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" ||
+		!strings.Contains(r.Text, "not confirmed") {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestAHandOverThatFoundNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
@@ -466,11 +475,7 @@ func TestAHandOverThatFoundNothing(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
-		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" ||
-			!strings.Contains(r.Text, "not confirmed") {
-			t.Errorf("%+v", r)
-		}
+		notConfirmed(t, b.past("x", 0))
 	})
 }
 
@@ -493,11 +498,7 @@ func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		net.Hang(false)
 		time.Sleep(10 * aSecond)
-		all := b.past("x", 0)
-		if r := all[len(all)-1]; r.ID != "a" || r.Reason != Resigned || r.Successor != "" ||
-			!strings.Contains(r.Text, "not confirmed") {
-			t.Errorf("%+v", r)
-		}
+		notConfirmed(t, b.past("x", 0))
 	})
 }
 

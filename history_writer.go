@@ -168,19 +168,19 @@ func (w *historyWriter) write(n journalRecord) {
 		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
 		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // no error if the record is there already
 		cancel()
-		final := err != nil && isFinal(err)
+		refused := isRefusal(err)
 		w.mu.Lock()
-		if w.failures++; err == nil || final {
+		if w.failures++; err == nil || refused {
 			w.failures = 0
 		}
-		if final {
+		if refused {
 			w.resume = w.s.uptime() + refusedPause
 		}
 		w.mu.Unlock()
-		if final {
+		if refused {
 			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
 		}
-		if err == nil || final {
+		if err == nil || refused {
 			return
 		}
 	}
@@ -208,8 +208,8 @@ func (w *historyWriter) beginning(c *claim) (n journalRecord) {
 
 // announcedLocked is the value that observers see. The caller holds the claim's lock.
 func announcedLocked(c *claim) []byte {
-	if c.said != nil {
-		return c.said
+	if c.proclaimed != nil {
+		return c.proclaimed
 	}
 	return c.value
 }
@@ -218,9 +218,9 @@ func announcedLocked(c *claim) []byte {
 type termRecording struct {
 	begun    bool           // the beginning was appended, or may have been
 	ledTo    time.Time      // when the right ended, by the wall clock
-	carried  *driver.Record // of the end: calls that give the place up carry it, for journal; nil: they carry none
-	journal  string
-	appended bool // the writer has the record of the end
+	carried  *driver.Record // of the end, in calls that give the place up; nil: none; replaced, never changed
+	journal  string         // for carried
+	appended bool           // the writer has the record of the end
 }
 
 // steppedLocked has the end of a term recorded once: by the call that gives the place up, or else
@@ -266,9 +266,8 @@ func (w *historyWriter) appendEndLocked(c *claim, cause core.Cause) {
 	}
 }
 
-// trims picks one term of sixteen. Only Append removes old records. So that a journal of terms
-// which end within recordAfter does not grow without bound, those that trims picks append their
-// end.
+// trims picks one term of sixteen. Only Append removes old records, and a short term appends no
+// beginning: those that trims picks append their end, so that the journal is bounded.
 func trims(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
 // endLocked returns the record of the end of the claim's term. Cause is why the right is over: the
@@ -281,12 +280,12 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 	}
 	switch {
 	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried
-	case c.core.Fate() == core.SuccessorGone:
-		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which stood no more"
+	case c.core.Outcome() == core.SuccessorGone:
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which stood no more"
 	case c.unconfirmedLocked():
-		r.Reason, r.Text = Resigned, "to be handed over to "+c.to+", which the store has not confirmed"
+		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which the store has not confirmed"
 	default:
-		r.Reason, r.Successor = Transferred, c.to
+		r.Reason, r.Successor = Transferred, c.successorID
 	}
 	return r
 }

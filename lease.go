@@ -16,16 +16,16 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// lease is one lease of a session, from grant to end. It has two goroutines however many claims it
-// has: beat sets the deadline and has the only timer; watch takes the store's news. A term keeps
-// the pointer to its lease, so it never sees the deadline of a later lease.
+// lease is one lease of a session, from grant to end. It has two goroutines: beat sets the deadline
+// and has the only timer; watch takes the store's news of the claims. A term keeps the pointer to
+// its lease, so it never sees the deadline of a later lease.
 type lease struct {
 	s         *Session
 	dl        driver.Lease
 	timing    core.Timing
-	deadline  atomic.Int64 // on the boot clock; 0 once the right is over before its time
-	trusted   atomic.Int64 // the last deadline that was not 0: the store keeps others out until then
-	renewing  atomic.Bool
+	deadline  atomic.Int64          // on the boot clock; 0 if the lease ended before its deadline
+	trusted   atomic.Int64          // the last deadline that was not 0: the store keeps others out until then
+	renewing  atomic.Bool           // a call of Renew has not returned
 	newsErr   atomic.Pointer[error] // what the last call of News failed with; nil: it told news
 	newsBegan atomic.Int64          // when the present call of News began, by uptime
 	events    chan core.LeaseEvent
@@ -33,11 +33,11 @@ type lease struct {
 	cancel    context.CancelFunc
 	core      *core.Lease // only beat uses it
 
-	mu      sync.Mutex
-	ending  core.Cause          // if not None the lease takes no new claims
-	claims  map[seat]*claim     // those that stand
-	working map[*claim]struct{} // those that do not stand any more, but under which work runs
-	moved   chan struct{}       // closed and made anew when the deadline moves or the lease is over
+	mu           sync.Mutex
+	ending       core.Cause          // if not None the lease takes no new claims
+	claims       map[seat]*claim     // those that stand
+	stillWorking map[*claim]struct{} // those that do not stand any more, but under which work runs
+	moved        chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 
 func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
@@ -45,7 +45,7 @@ func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
 	l := &lease{
 		s: s, dl: dl, core: c, timing: s.o.timing(dl.TTL()), ctx: ctx, cancel: cancel,
 		events: make(chan core.LeaseEvent, 4), moved: make(chan struct{}),
-		claims: map[seat]*claim{}, working: map[*claim]struct{}{},
+		claims: map[seat]*claim{}, stillWorking: map[*claim]struct{}{},
 	}
 	l.deadline.Store(int64(c.Deadline()))
 	l.trusted.Store(int64(c.Deadline()))
@@ -70,20 +70,15 @@ func (l *lease) cause() core.Cause {
 	return l.ending
 }
 
-// overBy is why the lease is over, None if its deadline is not past. A process that was frozen may
-// get the news that the store removed its claims before beat reads the clock: then the lease has
-// expired, and nobody deposed its claims.
-func (l *lease) overBy() core.Cause {
-	if l.s.clock() < core.Time(l.deadline.Load()) {
-		return core.None
-	}
-	return cmp.Or(l.cause(), core.Expired)
-}
+// overCause is why the lease is over. The clock may say so before beat has seen it: then the lease
+// has expired.
+func (l *lease) overCause() core.Cause { return cmp.Or(l.cause(), core.Expired) }
 
 // beat renews the lease and ends it in time. It makes no call itself, so no store client holds it
 // up. It reads the clock at least once a second, since timers stand still in suspend.
 func (l *lease) beat() {
-	defer l.finish()
+	defer l.drop()
+	defer l.cancel()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	e := core.LeaseEvent{Kind: core.Tick}
@@ -103,14 +98,12 @@ func (l *lease) beat() {
 	}
 }
 
+// carryOut carries out an order of core. It keeps the cause and sets the deadline before it tells
+// the claims: Check must say no by then, and why.
 func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
-	l.mu.Lock()
-	if l.ending == core.None {
-		l.ending = o.End // before the deadline moves: a Check in between has to know the cause
-	}
-	l.mu.Unlock()
-	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.Over {
-		l.deadline.Store(d) // before anybody is told: Check must say no by then
+	cause := l.setEnding(o.Stop)
+	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.EndRight {
+		l.deadline.Store(d)
 		if d != 0 {
 			l.trusted.Store(d)
 		}
@@ -119,26 +112,26 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 		l.moved = make(chan struct{})
 		l.mu.Unlock()
 	}
-	if o.End != core.None {
-		l.end(o.End)
+	if o.Stop != core.None {
+		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
 		l.s.log.log(slog.LevelWarn, "lease ending",
-			"lease", l.dl.ID(), "cause", o.End.String(), "misses", l.core.Misses())
-		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.End)})
+			"lease", l.dl.ID(), "cause", o.Stop.String(), "misses", l.core.Misses())
+		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.Stop)})
 	}
-	if o.Over {
-		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseOver, Cause: l.cause()})
+	if o.EndRight {
+		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseOver, Cause: cause})
 	}
 	if o.Renew {
 		go l.renew(now)
 	}
 }
 
-// renew sends one renewal. While a call is under way whose store client ignores its context, it
-// sends none: the lease ends then.
+// renew sends one renewal. It sends none while the store's client has not come back from an earlier
+// one; if that goes on, the lease ends.
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	sent := l.s.uptime()
-	err := context.DeadlineExceeded // if an earlier call is still under way
+	err := context.DeadlineExceeded // where none is sent
 	if l.renewing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
 		err = l.dl.Renew(ctx)
@@ -182,7 +175,7 @@ func (l *lease) post(e core.LeaseEvent) {
 // watch takes the store's news of the lease's claims.
 func (l *lease) watch() {
 	for try := 1; ; {
-		l.newsBegan.Store(int64(time.Since(l.s.born)))
+		l.newsBegan.Store(int64(l.s.uptime()))
 		news, err := l.dl.News(l.ctx)
 		switch {
 		case l.ctx.Err() != nil:
@@ -192,8 +185,8 @@ func (l *lease) watch() {
 			return
 		case err != nil:
 			l.newsErr.Store(&err)
-			if isFinal(err) {
-				for _, c := range l.standing() {
+			if isRefusal(err) {
+				for _, c := range l.standingClaims() {
 					c.refused("", err)
 				}
 			}
@@ -211,9 +204,9 @@ func (l *lease) watch() {
 	}
 }
 
-// newsError returns what the last call of News failed with, nil if the present call has lasted for
-// a while: then the store is well, and has nothing to tell.
-func (l *lease) newsError() error {
+// lastNewsError returns what the last call of News failed with. It returns nil if the present call
+// has lasted for a while: the store has nothing to tell, and does not fail any more.
+func (l *lease) lastNewsError() error {
 	err := l.newsErr.Load()
 	if err == nil || l.s.uptime()-time.Duration(l.newsBegan.Load()) > l.timing.Attempt {
 		return nil
@@ -221,6 +214,7 @@ func (l *lease) newsError() error {
 	return *err
 }
 
+// deliver brings one piece of news to the claim that has the seat.
 func (l *lease) deliver(n driver.News) {
 	l.mu.Lock()
 	c := l.claims[seat{n.Place.Name, n.Place.Seat}]
@@ -231,8 +225,9 @@ func (l *lease) deliver(n driver.News) {
 	switch {
 	case n.Gone:
 		e := core.ClaimEvent{Kind: core.Lost}
-		if cause := l.overBy(); cause != core.None {
-			e = core.ClaimEvent{Kind: core.LeaseOver, Cause: cause}
+		if core.WhyGone(l.s.clock(), core.Time(l.deadline.Load())) == core.Expired {
+			// The process was frozen: nobody deposed the claim. Beat has not read the clock yet.
+			e = core.ClaimEvent{Kind: core.LeaseOver, Cause: l.overCause()}
 		}
 		c.notify(n.Place.ID, e, nil)
 	case n.Held:
@@ -244,7 +239,7 @@ func (l *lease) deliver(n driver.News) {
 	}
 }
 
-// join adds a claim, unless the lease is ending: end tells only the claims that joined before it.
+// join adds a claim, unless the lease is ending: such a claim would not be told of the end.
 func (l *lease) join(c *claim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -252,37 +247,31 @@ func (l *lease) join(c *claim) bool {
 		return false
 	}
 	if old := l.claims[c.seat]; old != nil {
-		l.working[old] = struct{}{} // it has given its seat back, and forget is about to be called
+		l.stillWorking[old] = struct{}{} // it has vacated the seat, and has yet to call forget
 	}
 	l.claims[c.seat] = c
 	return true
 }
 
-// forget drops a claim that does not stand any more. With quiet no work runs under it either.
-func (l *lease) forget(c *claim, quiet bool) {
+// forget drops a claim that does not stand any more. If it is not idle, work still runs under it.
+func (l *lease) forget(c *claim, idle bool) {
 	l.mu.Lock()
 	if l.claims[c.seat] == c {
 		delete(l.claims, c.seat)
 	}
-	if quiet {
-		delete(l.working, c)
+	if idle {
+		delete(l.stillWorking, c)
 	} else {
-		l.working[c] = struct{}{}
+		l.stillWorking[c] = struct{}{}
 	}
 	l.mu.Unlock()
 	l.drop()
 }
 
-// finish ends what belongs to the lease.
-func (l *lease) finish() {
-	l.cancel()
-	l.drop()
-}
-
-// drop lets the session forget a lease that is over and under which nothing runs.
+// drop has the session forget the lease, if that is over and nothing runs under it.
 func (l *lease) drop() {
 	l.mu.Lock()
-	idle := len(l.claims)+len(l.working) == 0
+	idle := len(l.claims)+len(l.stillWorking) == 0
 	l.mu.Unlock()
 	if idle && l.ctx.Err() != nil {
 		l.s.mu.Lock()
@@ -291,25 +280,28 @@ func (l *lease) drop() {
 	}
 }
 
-// end refuses new claims and ends the contexts of all terms.
+// end refuses new claims, and then ends the contexts of all terms.
 func (l *lease) end(cause core.Cause) {
-	l.mu.Lock()
-	if l.ending == core.None {
-		l.ending = cause
-	}
-	l.mu.Unlock()
-	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
+	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: l.setEnding(cause)})
 }
 
-// notifyClaims tells all claims, one after the other and without holding the lock: a claim's lock
-// comes before the lease's.
+// setEnding has the lease end for cause, if that is not None. It returns the first such cause.
+func (l *lease) setEnding(cause core.Cause) core.Cause {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ending = cmp.Or(l.ending, cause)
+	return l.ending
+}
+
+// notifyClaims tells all claims, one after the other. It does not hold the lease's lock, which
+// comes after a claim's.
 func (l *lease) notifyClaims(e core.ClaimEvent) {
-	for _, c := range l.standing() {
+	for _, c := range l.standingClaims() {
 		c.notify("", e, nil)
 	}
 }
 
-func (l *lease) standing() []*claim {
+func (l *lease) standingClaims() []*claim {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make([]*claim, 0, len(l.claims))
@@ -319,25 +311,25 @@ func (l *lease) standing() []*claim {
 	return all
 }
 
-// close waits until no claim stands and no work runs, and only then ends the lease in the store.
+// close waits until all claims are idle, and then ends the lease in the store.
 func (l *lease) close(ctx context.Context) error {
 	l.mu.Lock()
-	busy := slices.AppendSeq(slices.Collect(maps.Keys(l.working)), maps.Values(l.claims))
+	busy := slices.AppendSeq(slices.Collect(maps.Keys(l.stillWorking)), maps.Values(l.claims))
 	l.mu.Unlock()
 	for _, c := range busy {
-		quiet := c.untilQuiet()
-		if quiet == nil {
+		idle := c.idle()
+		if idle == nil {
 			continue // also if ctx has ended
 		}
 		select {
-		case <-quiet:
+		case <-idle:
 		case <-ctx.Done():
 			l.post(core.LeaseEvent{Kind: core.Close})
 			return fmt.Errorf("primacy: close: %s (%w); its lease is left to run out", c.pendingWhat(), context.Cause(ctx))
 		}
 	}
 	if l.ctx.Err() != nil || l.s.clock() >= core.Time(l.deadline.Load()) {
-		return nil // it is over: the store ends it by itself
+		return nil // the store ends it by itself
 	}
 	l.post(core.LeaseEvent{Kind: core.Close})
 	err := l.s.retry(ctx, "close the lease", func(ctx context.Context) error { return l.dl.Close(ctx) })

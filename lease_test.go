@@ -34,9 +34,9 @@ func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Election.Campaign by hand, with Close between join and campaign.
-		_, leave, _ := s.locals.enter(context.Background(), seat{name: "n"}, 1, false)
-		k := newCampaign(context.Background(), l, claimSpec{seat: seat{name: "n"}}, leave)
-		if !l.join(k.c) {
+		_, leave, _ := s.localLines.take(context.Background(), seat{name: "n"}, 1, false)
+		k := newCampaigner(context.Background(), l, seat{name: "n"}, claimSpec{}, leave)
+		if !l.join(&k.claim) {
 			t.Fatal("not joined")
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
@@ -226,7 +226,7 @@ func TestALeaseThatEndsBetweenEnteringAndWaitingEndsTheWait(t *testing.T) {
 		defer cancel()
 		ctx := &doneHook{limit, func() {
 			// the first call is over, or the second begins
-			if lost.Load() != nil && calledBy("(*campaign).call") && !stopped {
+			if lost.Load() != nil && calledBy("(*campaigner).call") && !stopped {
 				stopped = true
 				close(between)
 				<-goOn
@@ -307,9 +307,9 @@ func TestALeaseThatIsEndingTakesNoClaim(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := newCampaign(context.Background(), l, claimSpec{seat: seat{name: "n"}}, func() {})
+		k := newCampaigner(context.Background(), l, seat{name: "n"}, claimSpec{}, func() {})
 		l.end(core.Closed)
-		if l.join(k.c) {
+		if l.join(&k.claim) {
 			t.Error("join = true under a lease that is ending, want false")
 		}
 		if l.alive() {
@@ -343,4 +343,19 @@ func TestAClaimRemovedAfterTheDeadlineHasExpired(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTheClockAndTheContextSayTheSame: Check looks at the clock between the end of a lease that was
+// removed and the claims' hearing of it. The context ends for the same cause.
+func TestTheClockAndTheContextSayTheSame(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		term := b.lead(b.session("a", b.store, Options{}), "n")
+		term.l.setEnding(core.Deposed) // as carryOut does, before it tells the claims
+		defer term.l.deadline.Store(term.l.deadline.Swap(0))
+		says, context := term.Check(), context.Cause(term.Context())
+		if !errors.Is(says, ErrDeposed) || !errors.Is(context, ErrDeposed) {
+			t.Errorf("Check says %v, the context %v, want both %v", says, context, ErrDeposed)
+		}
+		_ = term.Resign(t.Context())
+	})
 }

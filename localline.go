@@ -3,56 +3,77 @@ package primacy
 import (
 	"context"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/primacy-go/primacy/driver"
 )
 
-// localLines let no more claims of this process stand for a name at a time than it has seats: a
-// lease has one claim for each seat. The campaigns that want another one wait here, in the order in
-// which they came.
+// seat is the label of one of this process's claims in the line of a name. A lease has at most one
+// claim for each seat. These are all the ids:
+//
+//	""    the claim of an election, or of a lock for writing
+//	"w"   a claim of a lock for writing that is made while the one with "" is given up
+//	"r7"  a claim of a lock for reading; the lock's queue numbers them
+//	"s3"  the claim of one slot of a semaphore
+//	"s"   no claim: in localLines, all slots of a semaphore together
+type seat struct{ name, id string }
+
+func readerSeat(name string, n int) seat  { return seat{name, "r" + strconv.Itoa(n)} }
+func slotSeat(name string, slot int) seat { return seat{name, "s" + strconv.Itoa(slot)} }
+func semaphoreSeat(name string) seat      { return seat{name, "s"} }
+
+// otherWriterSeat returns the second seat for writing, or for that one the first.
+func (at seat) otherWriterSeat() seat {
+	if at.id == "" {
+		return seat{at.name, "w"}
+	}
+	return seat{at.name, ""}
+}
+
+// localLines give each seat to one claim of this process at a time. The others wait here, first
+// come, first served.
 type localLines struct {
-	mu    sync.Mutex
-	taken map[seat]*localLine // what is not in it is free; nil: one seat, for which nobody waits
+	mu sync.Mutex
+	// taken has the seats that are not free. Nil stands for one that nobody has waited for.
+	taken map[seat]*localLine
 }
 
-// localLine is a name with a seat that is taken. A semaphore has several seats under one key.
+// localLine is who waits for a seat, or for one of a semaphore's.
 type localLine struct {
-	seats   int
-	free    []int
-	waiting []*localTurn
+	seats   int   // how many there are
+	free    []int // the numbers of those that nobody has
+	waiting []*seatWaiter
 }
 
-// localTurn is one who waits for a seat.
-type localTurn struct {
-	come chan struct{} // closed when the seat numbered n is his
-	n    int
-	// caller is told instead of come, if it is not nil: it is an attempt of an Elections.
-	caller interface{ turn() }
+// seatWaiter is one who waits for a seat.
+type seatWaiter struct {
+	given chan struct{} // closed when seat n is his
+	n     int
+	// attempt is told instead, if it is not nil: one of an Elections.
+	attempt interface{ turn() }
 }
 
-// take returns the number of a free seat, from 0. If there is none, w waits for one, unless it is
-// nil. It is an ErrInvalid to want another number of seats than those who have taken one.
-func (ls *localLines) take(at seat, seats int, w *localTurn) (n int, ok bool, err error) {
+// takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
+// is nil. Seats is how many there are: ErrInvalid if those who have one say another number.
+func (ls *localLines) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l, taken := ls.taken[at]
-	if !taken && seats > 1 {
+	switch {
+	case !taken && seats == 1:
+		ls.taken[at] = nil
+		return 0, true, nil
+	case !taken:
 		l = &localLine{seats: seats}
 		for i := range seats {
 			l.free = append(l.free, i)
 		}
-	}
-	if !taken {
-		ls.taken[at] = l
-	}
-	if taken && l == nil {
-		l = &localLine{seats: 1}
-		ls.taken[at] = l
-	}
-	switch {
 	case l == nil:
-		return 0, true, nil
+		l = &localLine{seats: 1}
+	}
+	ls.taken[at] = l
+	switch {
 	case l.seats != seats:
 		return 0, false, invalid("semaphore %s has %d slots here already, not %d", at.name, l.seats, seats)
 	case len(l.free) > 0:
@@ -64,8 +85,8 @@ func (ls *localLines) take(at seat, seats int, w *localTurn) (n int, ok bool, er
 	return 0, false, nil
 }
 
-// quit takes out one who waits. It says whether he still did.
-func (ls *localLines) quit(at seat, w *localTurn) bool {
+// cancel takes out one who waits. It returns false if he does not wait any more.
+func (ls *localLines) cancel(at seat, w *seatWaiter) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.taken[at]
@@ -73,66 +94,75 @@ func (ls *localLines) quit(at seat, w *localTurn) bool {
 		return false
 	}
 	before := len(l.waiting)
-	l.waiting = slices.DeleteFunc(l.waiting, func(o *localTurn) bool { return *o == *w })
+	l.waiting = slices.DeleteFunc(l.waiting, func(o *seatWaiter) bool { return *o == *w })
 	return len(l.waiting) < before
 }
 
-// leave gives seat n to the next one who waits, if there is one.
-func (ls *localLines) leave(at seat, n int) {
+// vacate gives seat n to the first who waits. The caller may hold a claim's lock: turn takes that
+// of Elections, which comes after it.
+func (ls *localLines) vacate(at seat, n int) {
+	w := ls.passOn(at, n)
+	switch {
+	case w == nil:
+	case w.attempt != nil:
+		w.attempt.turn()
+	default:
+		close(w.given)
+	}
+}
+
+// passOn returns the first who waits, who has seat n now. If nobody waits the seat is free, and it
+// returns nil.
+func (ls *localLines) passOn(at seat, n int) *seatWaiter {
 	ls.mu.Lock()
+	defer ls.mu.Unlock()
 	l := ls.taken[at]
-	if l == nil || len(l.waiting) == 0 {
-		if l != nil {
-			l.free = append(l.free, n)
-		}
-		if l == nil || len(l.free) == l.seats {
-			delete(ls.taken, at)
-		}
-		ls.mu.Unlock()
-		return
+	if l != nil && len(l.waiting) > 0 {
+		w := l.waiting[0]
+		l.waiting = slices.Delete(l.waiting, 0, 1)
+		w.n = n // under the lock: cancel compares all of w
+		return w
 	}
-	w := l.waiting[0]
-	l.waiting = slices.Delete(l.waiting, 0, 1)
-	w.n = n // before the lock is given back: quit compares all of w
-	ls.mu.Unlock()
-	if w.caller != nil {
-		w.caller.turn()
-		return
+	if l != nil {
+		l.free = append(l.free, n)
 	}
-	close(w.come)
+	if l == nil || len(l.free) == l.seats {
+		delete(ls.taken, at)
+	}
+	return nil
 }
 
-// enter waits for a seat, and returns its number and what gives it back. With try it does not wait:
+// take waits for a seat, and returns its number and what gives it back. With try it does not wait:
 // ErrTaken. When ctx ends the error is its cause.
-func (ls *localLines) enter(ctx context.Context, at seat, seats int, try bool) (n int, leave func(), err error) {
-	var w *localTurn
+func (ls *localLines) take(ctx context.Context, at seat, seats int, try bool) (n int, vacate func(), err error) {
+	var w *seatWaiter
 	if !try {
-		w = &localTurn{come: make(chan struct{})}
+		w = &seatWaiter{given: make(chan struct{})}
 	}
-	n, ok, err := ls.take(at, seats, w)
-	if err != nil {
+	n, ok, err := ls.takeOrWait(at, seats, w)
+	switch {
+	case err != nil:
 		return 0, nil, err
-	}
-	leave = sync.OnceFunc(func() { ls.leave(at, n) })
-	if ok {
-		return n, leave, nil
-	}
-	if try {
+	case !ok && try:
 		return 0, nil, driver.ErrTaken
-	}
-	select {
-	case <-w.come:
-		n = w.n
-		return n, leave, nil
-	case <-ctx.Done():
-		if !ls.quit(at, w) { // it has become his in this moment
-			<-w.come
-			ls.leave(at, w.n)
+	case !ok:
+		if n, err = ls.wait(ctx, at, w); err != nil {
+			return 0, nil, err
 		}
-		return 0, nil, context.Cause(ctx)
 	}
+	return n, sync.OnceFunc(func() { ls.vacate(at, n) }), nil
 }
 
-// seat is a place of this process in the line of a name. A lease has at most one claim for each:
-// for an election "", for locks several under one name.
-type seat struct{ name, id string }
+// wait waits until w is given a seat.
+func (ls *localLines) wait(ctx context.Context, at seat, w *seatWaiter) (n int, err error) {
+	select {
+	case <-w.given:
+		return w.n, nil
+	case <-ctx.Done():
+	}
+	if !ls.cancel(at, w) { // it is being given a seat
+		<-w.given
+		ls.vacate(at, w.n)
+	}
+	return 0, context.Cause(ctx)
+}

@@ -11,7 +11,7 @@ func TestASeatIsGivenToOneWhoQuits(t *testing.T) {
 	ls := localLines{taken: map[seat]*localLine{}}
 	at := seat{"n", "s"}
 	for range 3000 {
-		_, leave, err := ls.enter(context.Background(), at, 1, false)
+		_, leave, err := ls.take(context.Background(), at, 1, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -19,7 +19,7 @@ func TestASeatIsGivenToOneWhoQuits(t *testing.T) {
 		gone := make(chan struct{}, 2)
 		for range 2 { // one who quits sees another who waits
 			go func() {
-				if _, leave, err := ls.enter(ctx, at, 1, false); err == nil {
+				if _, leave, err := ls.take(ctx, at, 1, false); err == nil {
 					leave()
 				}
 				gone <- struct{}{}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
@@ -65,7 +64,9 @@ func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) 
 	return lockAndHold(ctx, m.Lock, work)
 }
 
-func lockAndHold(ctx context.Context, lock func(context.Context) (*Term, error), work func(context.Context, *Term) error) error {
+func lockAndHold(
+	ctx context.Context, lock func(context.Context) (*Term, error), work func(context.Context, *Term) error,
+) error {
 	t, err := lock(ctx)
 	if err != nil {
 		return err
@@ -153,7 +154,7 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 		return err
 	}
 	return holdAll(ctx, held, func(ctx context.Context) error {
-		for _, t := range held { // ctx is the context of the last term: it knows only of that one
+		for _, t := range held { // ctx, the last term's, knows only of that one
 			ctx = holding(ctx, t)
 		}
 		return work(ctx, held)
@@ -198,7 +199,7 @@ func (s *Session) lock(ctx context.Context, name string, o lockRequest) (*Term, 
 		}
 		slots = driver.Unlimited // readers
 	}
-	if err := s.reentry(ctx, name, slots); err != nil {
+	if err := s.checkReentry(ctx, name, slots); err != nil {
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -258,8 +259,7 @@ func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Te
 	return lockAndHold(ctx, m.Acquire, work)
 }
 
-// MaxSlots is the largest number of slots of a semaphore. To enter a claim costs a read of as many
-// others.
+// MaxSlots is the largest number of slots of a semaphore. Each new claim reads as many others.
 const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
@@ -269,14 +269,13 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if m.slots < 1 || m.slots > MaxSlots {
 		return nil, invalid("a semaphore of %d slots: use 1 to %d", m.slots, MaxSlots)
 	}
-	if err := m.s.reentry(ctx, m.name, m.slots); err != nil {
+	if err := m.s.checkReentry(ctx, m.name, m.slots); err != nil {
 		return nil, err
 	}
 	if ctx.Err() != nil {
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
-	// The seat "s" is a pool of as many seats as there are slots. The claim has the seat "s" + n.
-	n, leave, err := m.s.locals.enter(ctx, seat{m.name, "s"}, m.slots, try)
+	n, vacate, err := m.s.localLines.take(ctx, semaphoreSeat(m.name), m.slots, try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, ErrHeld
@@ -285,9 +284,8 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	case err != nil:
 		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
 	}
-	spec := claimSpec{seat: seat{m.name, "s" + strconv.Itoa(n)}, slots: m.slots, try: try, lock: true,
-		turnBits: turnBits, watched: m.s.watchSlots}
-	t, err := m.s.campaignIn(ctx, spec, leave, nil)
+	spec := claimSpec{slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}
+	t, err := m.s.campaignSeated(ctx, slotSeat(m.name, n), spec, vacate, nil)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld
 	}

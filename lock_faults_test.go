@@ -65,7 +65,7 @@ func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 		_ = writes.Resign(t.Context())
 		synctest.Wait() // the claim of r holds; r does not know yet
 		l := must[*lease](t)(a.live(t.Context()))
-		for _, c := range l.standing() {
+		for _, c := range l.standingClaims() {
 			c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
 		}
 		holds := must[*Term](t)(b.session("c", b.store, Options{}).RWMutex("x").RLock(t.Context()))
@@ -92,8 +92,8 @@ func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 func TestATryThatIsGrantedTooLateDoesNotWait(t *testing.T) {
 	var q core.Queue
 	q.Step(0, core.QueueEvent{Kind: core.Arrive, Waiter: 1, Try: true})
-	q.Step(0, core.QueueEvent{Kind: core.Win, Tenure: 2})
-	for _, o := range q.Step(0, core.QueueEvent{Kind: core.Return, Waiter: 1, Tenure: 2, Try: true}) {
+	q.Step(0, core.QueueEvent{Kind: core.Win, Claim: 2})
+	for _, o := range q.Step(0, core.QueueEvent{Kind: core.PutBack, Waiter: 1, Claim: 2, Try: true}) {
 		if o.Do == core.Campaign && !o.Try {
 			t.Errorf("it waits: %+v", o)
 		}

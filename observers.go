@@ -46,10 +46,10 @@ func (n *eventReaders) steppedLocked(c *claim, s step) {
 // hand-over. The caller holds the claim's lock.
 func (n *eventReaders) unconfirmedLocked(c *claim) {
 	why := ErrExpired
-	if c.core.Fate() == core.Vanished {
+	if c.core.Outcome() == core.ClaimMissing {
 		why = ErrDeposed
 	}
-	n.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.to, Cause: why})
+	n.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.successorID, Cause: why})
 }
 
 // endLocked tells one step of the end of a term. The caller holds the claim's lock.
@@ -63,7 +63,7 @@ func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
 	}
 	if kind != WorkStopped {
 		e := c.endedErrorLocked(c.term.token, cause)
-		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.to
+		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.successorID
 	}
 	n.event(ev)
 }

@@ -12,18 +12,17 @@ import (
 )
 
 // queue carries out core.Queue for one name. Those in this process who want the lock wait in it. A
-// campaign wins a claim for them, and they hold the lock under that claim one after the other. That
-// claim, from its win to its release, is a tenure.
+// campaign wins a claim for them, and they hold the lock under that claim one after the other.
 type queue struct {
 	s    *Session
 	name string
-	refs int // how many wait, and how many claims are held; guarded by the session's lock
+	refs int // how many wait, plus how many claims are held; guarded by the session's lock
 
 	mu          sync.Mutex
 	core        core.Queue
-	last        int // the last number given to a waiter or a tenure
+	last        int // the last number given to a waiter or a claim
 	waiting     map[int]*waiter
-	claims      map[int]*claim          // that are held, by the number of their tenure
+	claims      map[int]*claim          // that are held, by their numbers
 	cancel      context.CancelCauseFunc // ends the campaign under way
 	ended       chan struct{}           // closed when the campaign under way has ended
 	exchange    *exchange               // gives a claim up in the call that enters the next one; or nil
@@ -43,7 +42,7 @@ type waiter struct {
 	lockRequest
 	id    int
 	ctx   context.Context
-	ready chan struct{} // closed when term or err is set; nil if that was at once
+	ready chan struct{} // closed when term or err is set; nil for one that gets its answer at once
 	term  *Term
 	err   error
 }
@@ -63,8 +62,8 @@ func (q *queue) ref() {
 	q.refs++
 }
 
-func (w *waiter) event(kind core.QueueEventKind, tenure int) core.QueueEvent {
-	return core.QueueEvent{Kind: kind, Waiter: w.id, Tenure: tenure, Read: w.read, Try: w.try, Turns: w.turns}
+func (w *waiter) event(kind core.QueueEventKind, claimNo int) core.QueueEvent {
+	return core.QueueEvent{Kind: kind, Waiter: w.id, Claim: claimNo, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
 // quit takes a waiter out, unless it has its answer already. The last one to quit waits for the end
@@ -93,16 +92,16 @@ func (q *queue) quit(w *waiter) {
 	}
 }
 
-// stepLocked takes one event and carries out what follows. The caller holds mu. The clock is read
-// only for an event that needs it, since reading it costs more than the rest: otherwise now is 0.
+// stepLocked takes one event and carries out what follows. To read the clock costs more than the
+// rest of it, so now is 0 for an event that does not need the time. The caller holds mu.
 func (q *queue) stepLocked(e core.QueueEvent) {
 	var now core.Time
-	if q.core.Timed(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
+	if q.core.NeedsClock(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims {
 		if c.term.isOver(now) { // the claim may tell so only later: see claimEvent
-			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.Fade, Tenure: id}))
+			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.ClaimEnding, Claim: id}))
 		}
 	}
 	q.carryOutLocked(q.core.Step(now, e))
@@ -136,10 +135,10 @@ func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 				err = q.campaignErr
 			}
 			q.answerLocked(o.Waiter, nil, err)
-		case core.CloseIt:
-			c := q.claims[o.Tenure]
-			delete(q.claims, o.Tenure)
-			if x := c.part(o.Again); x != nil { // nil: it is released in a call of its own
+		case core.GiveUpClaim:
+			c := q.claims[o.Claim]
+			delete(q.claims, o.Claim)
+			if x := c.giveUpOrExchange(o.Again); x != nil { // nil: it is released in a call of its own
 				q.exchange = x
 			}
 			q.unref() // the ref that campaign took when the claim was won
@@ -160,12 +159,12 @@ func (q *queue) answerLocked(id int, t *Term, err error) {
 // grantLocked gives the lock to a waiter. If the claim is ending, the waiter becomes the first in
 // the queue again, or gets ErrHeld if it only tries. The caller holds mu.
 func (q *queue) grantLocked(o core.QueueOrder) {
-	c, w := q.claims[o.Tenure], q.waiting[o.Waiter]
-	if t := q.takeShareLocked(c, w.ctx, o.Tenure, o.Turn); t != nil {
+	c, w := q.claims[o.Claim], q.waiting[o.Waiter]
+	if t := q.takeShareLocked(c, w.ctx, o.Claim, o.Turn); t != nil {
 		q.answerLocked(o.Waiter, t, nil)
 		return
 	}
-	q.carryOutLocked(q.core.Step(q.s.clock(), w.event(core.Return, o.Tenure)))
+	q.carryOutLocked(q.core.Step(q.s.clock(), w.event(core.PutBack, o.Claim)))
 }
 
 // campaign wins a claim for the queue. X gives another one up on the way; it may be nil.
@@ -174,39 +173,38 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	q.last++
 	id := q.last
 	q.mu.Unlock()
-	spec := claimSpec{seat: seat{name: q.name}, try: o.Try, lock: true, turnBits: turnBits, watched: q.s.watchQueues,
+	at := seat{name: q.name}
+	spec := claimSpec{try: o.Try, lock: true, turnBits: turnBits, watched: q.s.watchQueues,
 		onEvent: func(what core.QueueEventKind) { q.claimEvent(id, what) }}
 	if o.Read { // this process may hold several claims for reading: each has a seat of its own
-		spec.id, spec.slots = "r"+Token(id).String(), driver.Unlimited
+		at, spec.slots = readerSeat(q.name, id), driver.Unlimited
 	}
 	var t *Term
 	var err error
 	if x == nil {
-		t, err = q.s.campaign(ctx, spec)
+		t, err = q.s.campaign(ctx, at, spec)
 	} else {
-		spec.seat = x.at
-		t, err = q.s.campaignIn(ctx, spec, x.leave, x)
+		t, err = q.s.campaignSeated(ctx, x.at, spec, x.vacate, x)
 	}
 	defer close(ended)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.campaignErr = err
 	if err != nil {
-		q.stepLocked(core.QueueEvent{Kind: core.Lose, Refused: isFinal(err) && !errors.Is(err, driver.ErrTaken)})
+		q.stepLocked(core.QueueEvent{Kind: core.Lose, Refused: isRefusal(err) && !errors.Is(err, driver.ErrTaken)})
 		return
 	}
 	q.claims[id] = t.c
 	q.ref()
-	q.stepLocked(core.QueueEvent{Kind: core.Win, Tenure: id})
+	q.stepLocked(core.QueueEvent{Kind: core.Win, Claim: id})
 }
 
-// claimEvent takes news of a claim. Fade: it is ending, so nobody else gets the lock under it.
-// Void: it is over, so whoever holds the lock under it has lost it.
-func (q *queue) claimEvent(tenure int, what core.QueueEventKind) {
+// claimEvent takes ClaimEnding or ClaimOver of a claim that the queue has.
+func (q *queue) claimEvent(claimNo int, what core.QueueEventKind) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.claims[tenure] != nil {
-		q.stepLocked(core.QueueEvent{Kind: what, Tenure: tenure})
+	if q.claims[claimNo] != nil {
+		q.stepLocked(core.QueueEvent{Kind: what, Claim: claimNo})
 	}
 }
 
@@ -218,26 +216,26 @@ func (q *queue) giveBack(ctx context.Context, t *Term) error {
 	q.mu.Lock()
 	if first := !h.given; first {
 		h.given = true
-		q.stepLocked(core.QueueEvent{Kind: core.Unlock, Tenure: h.tenure})
+		q.stepLocked(core.QueueEvent{Kind: core.Unlock, Claim: h.claimNo})
 	}
-	kept := q.claims[h.tenure] != nil // for others of this process
+	kept := q.claims[h.claimNo] != nil // for others of this process
 	q.mu.Unlock()
 	if kept {
 		return nil
 	}
-	return t.c.released(ctx, "resign "+t.c.name)
+	return t.c.waitFreed(ctx, "resign "+t.c.name)
 }
 
 // takeShareLocked makes a term for one more holder in this process, nil if the claim is ending. The
 // caller holds mu.
-func (q *queue) takeShareLocked(c *claim, values context.Context, tenure, turn int) *Term {
+func (q *queue) takeShareLocked(c *claim, values context.Context, claimNo, turn int) *Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.core.Phase() != core.Leading {
 		return nil
 	}
 	t := newTerm(c, values, lockToken(c.place.Token, turn))
-	t.share = share{q: q, tenure: tenure}
+	t.share = share{q: q, claimNo: claimNo}
 	c.l.s.stats.terms.Add(1)
 	c.shares = append(c.shares, t)
 	return t
@@ -249,7 +247,7 @@ func (t *Term) endShare() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := givenBack
-	if c.why != nil || c.request != nil {
+	if c.callerCause != nil || c.request != nil {
 		e = c.endedErrorLocked(t.token, core.Resigned)
 	}
 	t.endRight(e)

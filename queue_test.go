@@ -304,12 +304,12 @@ func TestAnExchangeThatIsNotSent(t *testing.T) {
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
 		for _, ctx := range []context.Context{over, &late{Context: over}} {
-			x := b.lead(s, "x").c.part(true)
+			x := b.lead(s, "x").c.giveUpOrExchange(true)
 			if x == nil {
 				t.Fatal("not to be exchanged")
 			}
-			spec := claimSpec{seat: x.at, lock: true, turnBits: turnBits}
-			if _, err := s.campaignIn(ctx, spec, x.leave, x); !errors.Is(err, context.Canceled) {
+			spec := claimSpec{lock: true, turnBits: turnBits}
+			if _, err := s.campaignSeated(ctx, x.at, spec, x.vacate, x); !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
 			time.Sleep(time.Second)
@@ -389,7 +389,7 @@ func TestASeatThatComesTooLateIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		for range 50 {
-			_, leave, err := s.locals.enter(t.Context(), seat{name: "x"}, 1, false)
+			_, leave, err := s.localLines.take(t.Context(), seat{name: "x"}, 1, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -397,7 +397,7 @@ func TestASeatThatComesTooLateIsLeft(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if _, next, err := s.locals.enter(ctx, seat{name: "x"}, 1, false); err == nil {
+				if _, next, err := s.localLines.take(ctx, seat{name: "x"}, 1, false); err == nil {
 					next()
 				}
 			}()
@@ -475,12 +475,12 @@ func count(all []core.QueueOrder, do core.QueueAction) (n int) {
 	return n
 }
 
-func TestATenureThatFadesIsHandedToNobody(t *testing.T) {
-	for name, after := range map[string]core.QueueEvent{"fade": {Kind: core.Fade, Tenure: 9},
-		"return": {Kind: core.Return, Waiter: 2, Tenure: 9}} {
+func TestALockIsNotHandedOnUnderAClaimThatIsEnding(t *testing.T) {
+	for name, after := range map[string]core.QueueEvent{"fade": {Kind: core.ClaimEnding, Claim: 9},
+		"return": {Kind: core.PutBack, Waiter: 2, Claim: 9}} {
 		last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
 			core.QueueEvent{Kind: core.Arrive, Waiter: 2, Read: true},
-			core.QueueEvent{Kind: core.Win, Tenure: 9}, after,
+			core.QueueEvent{Kind: core.Win, Claim: 9}, after,
 			core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true})
 		if count(last, core.Grant) > 0 {
 			t.Errorf("%s: %+v", name, last)
@@ -511,7 +511,7 @@ func TestACampaignOfTheWrongKindIsCancelled(t *testing.T) {
 
 func TestATryBehindWaitersIsSentAway(t *testing.T) {
 	last := orders(core.QueueEvent{Kind: core.Arrive, Waiter: 1, Read: true},
-		core.QueueEvent{Kind: core.Win, Tenure: 9},
+		core.QueueEvent{Kind: core.Win, Claim: 9},
 		core.QueueEvent{Kind: core.Arrive, Waiter: 2},
 		core.QueueEvent{Kind: core.Arrive, Waiter: 3, Read: true, Try: true})
 	if count(last, core.Deny) != 1 {

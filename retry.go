@@ -27,18 +27,18 @@ func pause(ctx context.Context, n int) error {
 	}
 }
 
-// jittered is how long to wait before try number n+1, for n > 0.
+// jittered is how long to wait before try number n+1; n is at least 1.
 func jittered(n int) time.Duration {
 	d := core.Pause(n)
 	return d/2 + rand.N(d/2+1)
 }
 
-// storeCalls repeats calls on the store that belong to no claim.
-type storeCalls struct{ limit time.Duration } // of one call
+// retrier repeats calls on the store that belong to no claim. Limit is that of one call.
+type retrier struct{ limit time.Duration }
 
-// retry repeats a call until it gets a final answer or ctx ends: an unknown outcome is not a
-// failure, and every call on a store is safe to repeat.
-func (s storeCalls) retry(ctx context.Context, what string, call func(context.Context) error) error {
+// retry repeats a call until the store accepts or refuses it, or ctx ends. Every call on a store is
+// safe to repeat.
+func (s retrier) retry(ctx context.Context, what string, call func(context.Context) error) error {
 	var last error
 	for try := 1; ; try++ {
 		callCtx, cancel := context.WithTimeout(ctx, s.limit)
@@ -47,11 +47,11 @@ func (s storeCalls) retry(ctx context.Context, what string, call func(context.Co
 		if err == nil || errors.Is(err, driver.ErrGone) {
 			return err
 		}
-		if isFinal(err) {
+		if isRefusal(err) {
 			return fmt.Errorf("primacy: %s: %w", what, err)
 		}
 		if last == nil || ctx.Err() == nil {
-			last = err // an error of the context itself says less than the one before
+			last = err // once ctx has ended err says only that
 		}
 		if pause(ctx, try) != nil {
 			return unreachable(ctx, what, last)
@@ -59,9 +59,9 @@ func (s storeCalls) retry(ctx context.Context, what string, call func(context.Co
 	}
 }
 
-// stopwatch measures for events and statistics, which tell durations without the time that the
-// machine slept. Deadlines are on the boot clock, which includes it.
-type stopwatch struct{ born time.Time }
+// uptimeClock measures durations for events and statistics. Unlike the boot clock, which deadlines
+// are on, it stands still while the machine sleeps.
+type uptimeClock struct{ born time.Time }
 
 // uptime is how long the session has been there.
-func (w stopwatch) uptime() time.Duration { return time.Since(w.born) }
+func (w uptimeClock) uptime() time.Duration { return time.Since(w.born) }

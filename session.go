@@ -17,24 +17,12 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// The locks of this package, from the outer to the inner. Whoever holds one takes only those of
-// lines below it. A method whose caller holds one ends in Locked or says so.
-//
-//	queue.mu, Candidate.mu
-//	claim.mu                                            of one claim at a time
-//	Elections.mu
-//	lease.mu, Session.mu                                neither under the other
-//	localLines.mu, historyWriter.mu, tallies.mu, eventReaders.mu
-//	feed.mu, logQueue.mu
-//
-// A claim tells its queue on another goroutine, since the queue's lock comes first.
-
 // Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves
 // them all. When the lease is lost every term under it ends, and the next campaign gets a new
 // lease. It is safe for concurrent use.
 type Session struct {
-	stopwatch
-	storeCalls
+	uptimeClock
+	retrier
 	store   driver.Store
 	o       Options
 	clock   boottime.Clock
@@ -43,7 +31,8 @@ type Session struct {
 	stats   counters
 	readers eventReaders
 	tallies tallies
-	locals  localLines // the seats that claims of this process have
+	// The seats that claims of this process have.
+	localLines localLines
 
 	// The observers of claims: of locks' queues, semaphores, elections, and those of Elections.
 	watchQueues, watchSlots, watchElections, watchEntrants []observer
@@ -77,20 +66,20 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		return nil, err
 	}
 	s := &Session{
-		stopwatch:  stopwatch{time.Now()},
-		storeCalls: storeCalls{max(o.timing(o.TTL).Attempt, time.Second)},
-		store:      store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
-		locals: localLines{taken: map[seat]*localLine{}},
-		leases: map[*lease]struct{}{}, queues: map[string]*queue{},
+		uptimeClock: uptimeClock{time.Now()},
+		retrier:     retrier{max(o.timing(o.TTL).Attempt, time.Second)},
+		store:       store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
+		localLines: localLines{taken: map[seat]*localLine{}},
+		leases:     map[*lease]struct{}{}, queues: map[string]*queue{},
 		shut: make(chan struct{}), grant: make(chan struct{}, 1),
 	}
 	s.history = newHistoryWriter(s)
 	s.readers.closed = make(chan struct{})
-	loud, quiet := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
-	s.watchQueues = []observer{quiet}
-	s.watchSlots = []observer{&s.stats, quiet}
-	s.watchElections = []observer{&s.stats, loud, &s.tallies, s.history, &s.readers}
-	s.watchEntrants = []observer{&s.stats, quiet, &s.tallies, s.history, &s.readers}
+	info, debug := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
+	s.watchQueues = []observer{debug}
+	s.watchSlots = []observer{&s.stats, debug}
+	s.watchElections = []observer{&s.stats, info, &s.tallies, s.history, &s.readers}
+	s.watchEntrants = []observer{&s.stats, debug, &s.tallies, s.history, &s.readers}
 	s.grant <- struct{}{}
 	return s, nil
 }
@@ -106,11 +95,10 @@ func (s *Session) Ready(ctx context.Context) error {
 	return err
 }
 
-// Close ends every term for ErrClosed, waits until each has been resigned (which says that its work
-// has stopped), then ends the lease, so that others lead at once. Work that a candidate runs is
-// waited for also when its term is over. When ctx ends before that, the lease is left to run out by
-// itself in the store, so that no successor starts beside work that still runs; the error says so.
-// No campaign is possible afterwards.
+// Close ends every term for ErrClosed. It waits until each has been resigned, and until the work
+// that candidates run has returned. Then it ends the lease, so that others lead at once. When ctx
+// ends before that, the lease is left to run out by itself in the store, so that no successor
+// starts beside work that still runs; the error says so. No campaign is possible afterwards.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {
@@ -122,12 +110,12 @@ func (s *Session) Close(ctx context.Context) error {
 	defer s.log.flush()
 	defer s.readers.end()
 	for _, l := range leases {
-		l.end(core.Closed)
+		l.end(core.Closed) // the terms' contexts end
 	}
 	errs := make([]error, len(leases)) // all at the same time: one that cannot end must not hold up another
 	var wg sync.WaitGroup
 	for i, l := range leases {
-		wg.Go(func() { errs[i] = l.close(ctx) })
+		wg.Go(func() { errs[i] = l.close(ctx) }) // when the terms have been resigned
 	}
 	wg.Wait()
 	s.history.close(ctx)
@@ -137,7 +125,7 @@ func (s *Session) Close(ctx context.Context) error {
 // live returns the lease if it is alive, or grants one.
 func (s *Session) live(ctx context.Context) (*lease, error) {
 	if l, err := s.present(); l != nil || err != nil {
-		return l, err // also if ctx has ended: callers look at that
+		return l, err // also if ctx has ended
 	}
 	select {
 	case <-s.grant:
@@ -155,11 +143,11 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 		case err == nil && l.alive():
 			return l, nil
 		case err == nil: // the grant took so long that the lease is ending already
-		case isFinal(err):
+		case isRefusal(err):
 			return nil, fmt.Errorf("primacy: no lease: %w", err)
 		}
 		if err != nil && (last == nil || ctx.Err() == nil) {
-			last = err // an error of the context itself says less than the one before
+			last = err // once ctx has ended err says only that
 		}
 		if pause(ctx, try) != nil {
 			return nil, unreachable(ctx, "no lease", last)
@@ -207,7 +195,7 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 	s.lease = l
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
-	l.start()
+	l.start() // it takes no lock above logQueue.mu
 	s.readers.event(Event{Kind: LeaseGranted, Lease: dl.ID(), Took: s.uptime() - sent})
 	return l, nil
 }
@@ -223,10 +211,8 @@ func (s *Session) Terms() []*Term {
 	s.mu.Unlock()
 	var all []*Term
 	for _, l := range leases {
-		for _, c := range l.standing() {
-			c.mu.Lock()
-			t := c.term
-			c.mu.Unlock()
+		for _, c := range l.standingClaims() {
+			t := c.currentTerm()
 			if t != nil && !c.lock && t.Check() == nil {
 				all = append(all, t)
 			}
@@ -235,15 +221,15 @@ func (s *Session) Terms() []*Term {
 	return all
 }
 
-// Names returns the names of the elections that this process stands for or leads, in no order. A
-// name whose lock it wants too is not among them.
+// Names returns the names of the elections that this process stands for or leads, in no order. It
+// leaves out a name for whose lock this process waits, or which it holds as a lock.
 func (s *Session) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.locals.mu.Lock()
-	defer s.locals.mu.Unlock()
-	names := make([]string, 0, len(s.locals.taken))
-	for at := range s.locals.taken {
+	s.localLines.mu.Lock()
+	defer s.localLines.mu.Unlock()
+	names := make([]string, 0, len(s.localLines.taken))
+	for at := range s.localLines.taken {
 		if s.queues[at.name] == nil && at.id == "" {
 			names = append(names, at.name)
 		}
@@ -278,7 +264,7 @@ func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 
 // Stats returns what has been counted so far.
 func (s *Session) Stats() Stats {
-	n, late := &s.stats, s.stats.late.Load() // read once: who takes it from Misses must never see that difference go back
+	n, late := &s.stats, s.stats.late.Load() // one reading for both, so that Misses less Late never shrinks
 	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
 }
 
@@ -307,17 +293,18 @@ func (s *Session) notWon(name string, began time.Duration, why error) {
 	}
 }
 
-// reentry refuses to let a caller wait for itself: ctx is the context of a term that holds name
-// already. One caller may hold several slots of a semaphore, but not all.
-func (s *Session) reentry(ctx context.Context, name string, slots int) error {
-	h, _ := ctx.Value(heldKey{}).(*holds)
-	for taken := 0; h != nil; h = h.outer {
+// checkReentry refuses to let a caller wait for itself: ctx may be the context of a term that holds
+// the name already. One caller may hold several slots of a semaphore, but waits for none if it holds
+// all.
+func (s *Session) checkReentry(ctx context.Context, name string, slots int) error {
+	h, _ := ctx.Value(heldKey{}).(*heldTerms)
+	for held := 0; h != nil; h = h.outer {
 		t := h.t
 		if t.c.l.s != s || t.c.name != name || t.ended.Load() != nil {
 			continue
 		}
 		if slots > 0 && t.c.slots > 0 {
-			if taken++; taken < slots {
+			if held++; held < slots {
 				continue
 			}
 		}

@@ -21,22 +21,23 @@ type Term struct {
 	c            *claim
 	l            *lease
 	token        Token
-	values       context.Context            // the campaign's
+	values       context.Context            // whose values the term's context has
 	ended        atomic.Pointer[EndedError] // why the right is over; nil while it is not
 	contextEnded atomic.Pointer[EndedError] // why the context has ended; nil while it has not
 	made         atomic.Pointer[contexts]   // nil until somebody asks: most terms of a lock end before that
 	share        share                      // only of a lock's term
 
-	working int32 // calls of work that run under the term; guarded by the claim's lock
-	overdue bool  // the right ended while work ran; guarded by the claim's lock
+	// The claim's lock guards these.
+	activeWork int32 // calls of work that run under this term
+	overdue    bool  // the right ended while work ran
 }
 
 // contexts are the two contexts of a term.
 type contexts struct {
-	work     context.Context // ends when the work has to stop
-	endWork  context.CancelCauseFunc
-	right    context.Context // ends when the right is over
-	endRight context.CancelFunc
+	work        context.Context // ends when the work has to stop
+	cancelWork  context.CancelCauseFunc
+	right       context.Context // ends when the right is over
+	cancelRight context.CancelFunc
 }
 
 func newTerm(c *claim, values context.Context, token Token) *Term {
@@ -48,11 +49,11 @@ func (t *Term) contexts() *contexts {
 	m := t.made.Load()
 	if m == nil {
 		m = &contexts{}
-		m.work, m.endWork = context.WithCancelCause(holding(context.WithoutCancel(t.values), t))
-		m.right, m.endRight = context.WithCancel(context.Background())
+		m.work, m.cancelWork = context.WithCancelCause(holding(context.WithoutCancel(t.values), t))
+		m.right, m.cancelRight = context.WithCancel(context.Background())
 		if !t.made.CompareAndSwap(nil, m) {
-			m.endWork(nil)
-			m.endRight()
+			m.cancelWork(nil)
+			m.cancelRight()
 			m = t.made.Load()
 		}
 	}
@@ -60,13 +61,13 @@ func (t *Term) contexts() *contexts {
 	return m
 }
 
-// catchUp ends the context and the right in m where they have ended in t.
+// catchUp cancels those contexts of m that have ended in t.
 func (t *Term) catchUp(m *contexts) {
 	if t.ended.Load() != nil {
-		m.endRight()
+		m.cancelRight()
 	}
 	if e := t.contextEnded.Load(); e != nil {
-		m.endWork(t.endedError(e))
+		m.cancelWork(t.endedError(e))
 	}
 }
 
@@ -149,8 +150,8 @@ func (t *Term) Lease() string { return t.l.dl.ID() }
 func (t *Term) TTL() time.Duration { return t.l.timing.TTL }
 
 // Since returns when the term was won, by this machine's wall clock. It is for people: nothing is
-// decided by it. Of a lock it is when this process got it, which may be before its present holder
-// did.
+// decided by it. Of a lock it is when this process got it, which may be before the present holder
+// got it.
 func (t *Term) Since() time.Time {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
@@ -170,9 +171,12 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.contexts().right, cancel)()
+	t.c.mu.Lock()
+	place := t.c.place
+	t.c.mu.Unlock()
 	err := t.l.s.retry(ctx, "proclaim "+t.c.name, func(ctx context.Context) error {
 		answer := make(chan error, 1)
-		go func() { answer <- t.l.dl.Update(ctx, t.c.place, value) }()
+		go func() { answer <- t.l.dl.Update(ctx, place, value) }()
 		select { // a store client that ignores its context must not keep the work from stopping
 		case err := <-answer:
 			return err
@@ -182,11 +186,11 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	})
 	if err == nil {
 		t.c.mu.Lock()
-		t.c.said = bytes.Clone(value)
+		t.c.proclaimed = bytes.Clone(value)
 		t.c.mu.Unlock()
 	}
 	if errors.Is(err, driver.ErrGone) {
-		t.c.notify(t.c.place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		t.c.notify(place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 	}
 	if over := t.Check(); err != nil && over != nil {
 		return over
@@ -205,7 +209,7 @@ func (t *Term) Resign(ctx context.Context) error {
 		return t.share.q.giveBack(ctx, t)
 	}
 	t.c.giveUp()
-	return t.c.released(ctx, "resign "+t.c.name)
+	return t.c.waitFreed(ctx, "resign "+t.c.name)
 }
 
 // Explain says in words why the term is about to end, for its history and for [Session.Events];
@@ -220,7 +224,7 @@ func (t *Term) Explain(text string, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.rightOver {
-		c.words, c.failed = text, failed
+		c.explanation, c.failed = text, failed
 	}
 }
 
@@ -237,13 +241,13 @@ func (t *Term) explain(err error, returned bool) {
 // askToStop ends the term's context because the caller's own context ended, for the reason why. The
 // right stays until Resign.
 func (t *Term) askToStop(why error) {
-	if t.share.q != nil { // not the claim's other terms: others may hold the lock under it
+	if t.share.q != nil { // this term alone: others of this process may hold the lock under the claim
 		t.endContext(&EndedError{Name: t.c.name, Token: t.token, Cause: why, lock: true})
 		return
 	}
 	t.c.mu.Lock()
 	if t.c.core.Phase() == core.Leading {
-		t.c.why = why
+		t.c.callerCause = why
 	}
 	t.c.mu.Unlock()
 	t.c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
@@ -257,12 +261,13 @@ func (t *Term) endContext(e *EndedError) {
 	}
 }
 
-// endRight makes Check say no, for good.
-func (t *Term) endRight(e *EndedError) {
-	t.ended.CompareAndSwap(nil, e)
+// endRight makes Check say no, for good. First says that nothing did so before.
+func (t *Term) endRight(e *EndedError) (first bool) {
+	first = t.ended.CompareAndSwap(nil, e)
 	if m := t.made.Load(); m != nil {
-		m.endRight()
+		m.cancelRight()
 	}
+	return first
 }
 
 // contextError returns why the context has ended, nil if it has not.
@@ -273,11 +278,11 @@ func (t *Term) contextError() error {
 	return nil
 }
 
-// givenBack stands for the usual end of a lock's term: its holder gave it back. The error with name
-// and token is made only if somebody asks for it.
+// givenBack stands for the usual end of a lock's term: its holder gave it back. It has no name and
+// no token: endedError makes the error that has.
 var givenBack = &EndedError{Cause: ErrResigned, lock: true}
 
-// endedError returns e, filled in with name and token if it is the shared givenBack.
+// endedError returns e, and for givenBack an error with the term's name and token.
 func (t *Term) endedError(e *EndedError) *EndedError {
 	if e == givenBack {
 		return &EndedError{Name: t.c.name, Token: t.token, Cause: ErrResigned, lock: true}
@@ -288,13 +293,9 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 // expire keeps what the clock said: a renewal that is processed at the same moment cannot make
 // Check say yes again. It tells the claim, which ends the context.
 func (t *Term) expire() error {
-	e := &EndedError{Name: t.c.name, Token: t.token, Cause: ErrExpired, lock: t.c.lock}
-	if cause := t.l.cause(); cause != core.None {
-		e.Cause = causeError(cause)
-	}
-	if t.ended.CompareAndSwap(nil, e) {
-		t.endRight(e)
-		t.c.notify("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: core.Expired}, nil)
+	cause := t.l.overCause()
+	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
+		t.c.notify("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause}, nil)
 	}
 	return t.endedError(t.ended.Load())
 }
@@ -310,18 +311,19 @@ func exitProcess(code int) {
 	os.Exit(code)
 }
 
-// watchOverrunLocked acts on work that still runs though the right of its term is over. The work
-// gets one more grace to stop, since the right may have ended without a warning, but never more
-// than the time for which the store keeps others out. The caller holds the claim's lock.
+// watchOverrunLocked is called when the right of the term is over. Work that still runs gets one
+// more grace to stop, since the right may have ended without a warning, but no longer than the
+// store keeps others out. Then it has overrun. The caller holds the claim's lock.
 func (t *Term) watchOverrunLocked() {
-	if t.working == 0 || t.overdue {
+	if t.activeWork == 0 || t.overdue {
 		return
 	}
 	t.overdue = true
 	t.waitOverrun(min(t.l.s.clock()+t.l.timing.Grace, core.Time(t.l.trusted.Load())))
 }
 
-// waitOverrun looks at the clock once a second at least: timers stand still in suspend.
+// waitOverrun waits until then by the boot clock. It reads the clock once a second, since timers
+// stand still in suspend.
 func (t *Term) waitOverrun(until core.Time) {
 	wait := until - t.l.s.clock()
 	if wait <= 0 {
@@ -331,16 +333,18 @@ func (t *Term) waitOverrun(until core.Time) {
 	time.AfterFunc(min(wait, time.Second), func() { t.waitOverrun(until) })
 }
 
+// overrun acts on work that still runs under this term. What other terms of the claim do is no
+// matter of it.
 func (t *Term) overrun() {
 	c := t.c
 	c.mu.Lock()
-	working, cause := t.working, c.core.Cause()
+	activeWork, cause := t.activeWork, c.core.Cause()
 	c.mu.Unlock()
-	if working == 0 {
+	if activeWork == 0 {
 		return
 	}
 	if cause == core.None {
-		cause = core.Resigned // the claim stands: the work has given its own term back
+		cause = core.Resigned // of a lock that was given back by the work itself; the claim stands
 	}
 	s := c.l.s
 	s.stats.overruns.Add(1)
@@ -352,39 +356,39 @@ func (t *Term) overrun() {
 	}
 }
 
-// heldKey is the key of holds in a context.
+// heldKey is the key of heldTerms in a context.
 type heldKey struct{}
 
-// holds are the terms for whose work a context was made: t, and the terms of the context around it.
-type holds struct {
+// heldTerms is the list of the terms whose work has the context: t, then those of outer.
+type heldTerms struct {
 	t     *Term
-	outer *holds
+	outer *heldTerms
 }
 
-// holding returns a context that knows of t.
+// holding returns a context for work under t. Its heldTerms are t and those of ctx.
 func holding(ctx context.Context, t *Term) context.Context {
-	outer, _ := ctx.Value(heldKey{}).(*holds)
-	return context.WithValue(ctx, heldKey{}, &holds{t, outer})
+	outer, _ := ctx.Value(heldKey{}).(*heldTerms)
+	return context.WithValue(ctx, heldKey{}, &heldTerms{t, outer})
 }
 
-// share is how a lock's term belongs to a claim that several in this process hold the lock under.
+// share is the part of one holder in a claim that a lock's queue shares among several.
 type share struct {
-	q      giver // nil: the term has its claim alone
-	tenure int   // the claim's number in the queue
-	given  bool  // the lock was given back; guarded by the queue's lock
+	q       lockQueue // nil: the term has its claim alone
+	claimNo int       // the claim's number in the queue
+	given   bool      // the lock was given back; guarded by the queue's lock
 }
 
-// giver takes back a lock: its queue.
-type giver interface {
+// lockQueue is the queue, as far as a term needs it.
+type lockQueue interface {
 	giveBack(ctx context.Context, t *Term) error
 }
 
 // run runs work under the term, on this goroutine, and resigns the term when work has returned or
-// panicked. Before it resigns it calls settle: refused says why work was not begun, err is what
+// panicked. Before it resigns it calls report: refused says why work was not begun, err is what
 // work returned, and returned is false if work panicked. The end of ctx ends the term's context
 // too.
 func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
-	settle func(refused, err error, returned bool),
+	report func(refused, err error, returned bool),
 ) {
 	defer context.AfterFunc(ctx, func() { t.askToStop(context.Cause(ctx)) })()
 	refused, returned := t.beginWork(), false
@@ -393,7 +397,7 @@ func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
 		if refused == nil {
 			t.endWork()
 		}
-		settle(refused, err, returned)
+		report(refused, err, returned)
 		resignAll(ctx, []*Term{t})
 	}()
 	if refused == nil {
@@ -409,7 +413,7 @@ func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error
 		if lost == nil {
 			lost = t.Check()
 		}
-		if lost == nil && ctx.Err() == nil { // else the term's context ended by the caller's
+		if lost == nil && ctx.Err() == nil { // the end of ctx would have ended the term's context too
 			lost = t.contextError()
 		}
 		if err = failed; lost != nil {
@@ -419,8 +423,8 @@ func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error
 	return err
 }
 
-// resignAll resigns terms, all at the same time. A release that the store does not confirm in time
-// goes on in the background until the lease runs out.
+// resignAll resigns terms, all at the same time. A release that the store does not confirm within
+// two attempts goes on in the background until the lease runs out.
 func resignAll(ctx context.Context, held []*Term) {
 	var all sync.WaitGroup
 	for _, t := range held {
@@ -475,18 +479,18 @@ func (t *Term) beginWork() error {
 	if e := t.ended.Load(); e != nil {
 		return t.endedError(e)
 	}
-	t.c.working++
-	t.working++
+	t.c.activeWork++
+	t.activeWork++
 	return nil
 }
 
-// endWork marks that work which beginWork let begin has returned.
+// endWork marks that the work has returned. It follows each beginWork that returned nil.
 func (t *Term) endWork() {
 	c := t.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t.working--
-	if c.working--; c.working == 0 && c.freed {
-		c.settleLocked()
+	t.activeWork--
+	if c.activeWork--; c.activeWork == 0 && c.freed {
+		c.forgetLocked()
 	}
 }

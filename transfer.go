@@ -37,7 +37,7 @@ func (t *Term) Transfer(ctx context.Context, to string) error {
 	}
 	t.c.giveUpTo(successor, to)
 	what := "transfer " + t.c.name + " to " + to
-	if err := t.c.released(ctx, what); err != nil {
+	if err := t.c.waitFreed(ctx, what); err != nil {
 		return err
 	}
 	return t.handed(ctx, "primacy: "+what, successor)
@@ -81,7 +81,7 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 // handed returns the error with which Transfer ends, once the claim does not stand any more.
 func (t *Term) handed(ctx context.Context, what string, successor uint64) error {
 	t.c.mu.Lock()
-	fate, to, last := t.c.core.Fate(), t.c.core.Successor(), t.c.last
+	fate, to, last := t.c.core.Outcome(), t.c.core.Successor(), t.c.lastErr
 	t.c.mu.Unlock()
 	switch {
 	case to != successor: // the term had ended before: by Resign, by another Transfer, or with its lease
@@ -92,7 +92,7 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotInLine)
 	case fate == core.SuccessorGone:
 		return fmt.Errorf("%s: %w; the name was released", what, last)
-	case fate == core.Vanished:
+	case fate == core.ClaimMissing:
 		st, err := t.l.s.Election(t.c.name).State(ctx)
 		if err == nil && st.Leader != nil && uint64(st.Leader.Token) == successor {
 			return nil // an earlier try handed over, and its answer was lost

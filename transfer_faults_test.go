@@ -78,7 +78,7 @@ func TestTransferIsNotToldOfAnothers(t *testing.T) {
 		first, second := must[uint64](t)(term.successor(c.soon(), "b")), must[uint64](t)(term.successor(c.soon(), "c"))
 		term.c.giveUpTo(first, "b")
 		term.c.giveUpTo(second, "c")
-		if err := term.c.released(c.soon(), "transfer"); err != nil {
+		if err := term.c.waitFreed(c.soon(), "transfer"); err != nil {
 			t.Fatal(err)
 		}
 		if err := term.handed(c.soon(), "transfer", first); err != nil {

@@ -45,7 +45,7 @@ func (r *renewals) run() {
 		}
 		if r.core.Phase() != core.Alive {
 			why := "it was not renewed in time"
-			if o.End == core.Deposed {
+			if o.Stop == core.Deposed {
 				why = "its lease or a claim of it is gone from etcd"
 			}
 			r.s.end(lost, why)

@@ -14,10 +14,12 @@ import (
 	"github.com/primacy-go/primacy/redlockstore"
 )
 
-func grant(t *testing.T, s driver.Store, who string, ttl time.Duration) driver.Lease {
+// grant grants a lease, and repeats that while its outcome is unknown, as the library does: on a
+// busy machine a server may not answer in time.
+func grant(t *testing.T, s driver.Store, who string, ttl time.Duration) (l driver.Lease) {
 	t.Helper()
-	l, err := s.Grant(limited(t, 30*time.Second), who, ttl)
-	if err != nil {
+	ask := func() (err error) { l, err = s.Grant(limited(t, 30*time.Second), who, ttl); return err }
+	if err := retry(limited(t, 30*time.Second), ask); err != nil {
 		t.Fatalf("Grant: %v", err)
 	}
 	return l

@@ -194,9 +194,12 @@ func (w waited) must(t *testing.T) driver.Place {
 	return w.place
 }
 
-// waiting follows a place until News has told what became of it. It ends by itself with the test.
+// waiting follows a place until News has told what became of it. It ends by itself with the test. It
+// has longer than one call: in between the store may be restarted.
 func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
-	done, ctx := make(chan waited, 1), soon(t)
+	done := make(chan waited, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	t.Cleanup(cancel)
 	go func() {
 		got, err := Await(ctx, l, p)
 		done <- waited{got, err}

@@ -4,10 +4,9 @@ import "time"
 
 // A candidate, for as long as it runs:
 //
-//	follower ── Begin, after a pause ──▶ candidate ── Won ──▶ leader
-//	   ▲                                    │ Failed            │ Lost: the term ended, the work has returned
-//	   │                                    ▼                   ▼
-//	   └──────────────────────────────── (quit) ◀─ Finished ── follower, and Begin again
+//	follower ── Begin, after a pause ──▶ standing ── Won ──▶ leader
+//	   ▲                                     │                  │
+//	   └────── NotWon, TermLost, Finished ───┴──────────────────┘
 
 // CandidateState is where a candidate stands.
 type CandidateState int
@@ -31,21 +30,18 @@ const (
 
 // CandidateOrder is what to do after an event.
 type CandidateOrder struct {
-	Campaign bool
-	Tries    int // > 0: pause before, longer each time
-	Quit     bool
+	Tries int // after Begin: so many terms in a row were quick; > 0: pause before, longer each time
 }
 
-// quick is a term so short that it was no use. After several in a row something is wrong with this
-// candidate or the store, and a candidate that campaigns at once would only take turns away from
-// others.
+// A term shorter than quick was of no use. After several in a row something is wrong with this
+// candidate or the store. If it campaigned at once, it would only take turns away from others.
 const quick = time.Second
 
 // Candidate decides when to campaign.
 type Candidate struct {
 	state CandidateState
-	since Time
-	short int
+	since Time // when the present term was won
+	short int  // quick terms in a row
 }
 
 // State is where the candidate stands.
@@ -56,12 +52,11 @@ func (c *Candidate) Step(now Time, e CandidateEvent) CandidateOrder {
 	switch {
 	case c.state == Follower && e == Begin:
 		c.state = Standing
-		return CandidateOrder{Campaign: true, Tries: c.short}
+		return CandidateOrder{Tries: c.short}
 	case c.state == Standing && e == Won:
 		c.state, c.since = Leader, now
-	case c.state == Standing && e == NotWon:
+	case c.state == Standing && e == NotWon, c.state == Leader && e == Finished:
 		c.state = Follower
-		return CandidateOrder{Quit: true}
 	case c.state == Leader && e == TermLost:
 		c.state = Follower
 		if now-c.since < quick {
@@ -69,18 +64,14 @@ func (c *Candidate) Step(now Time, e CandidateEvent) CandidateOrder {
 		} else {
 			c.short = 0
 		}
-	case c.state == Leader && e == Finished:
-		c.state = Follower
-		return CandidateOrder{Quit: true}
 	}
 	return CandidateOrder{}
 }
 
-// RunCandidate is the loop of a candidate, in the library and in the program: it stands with win,
-// leads with lead, and stands again as long as lead says so. Win returns an error where there is
-// nothing to stand for any more. Lead returns when the work has returned and the claim is given up:
-// lost says that the term ended before the work did. Step takes the events of a [Candidate]; pause
-// waits before the next try, not at all for 0.
+// RunCandidate is the loop of a candidate, in the library and in the program. Step takes the events
+// of a [Candidate]. Pause waits before a campaign, not at all for 0 tries. Win campaigns; the loop
+// ends with its error. Lead runs the work, and returns when that has returned and the claim is given
+// up: lost says that the term ended before the work did, and again that the loop goes on.
 func RunCandidate[T any](step func(CandidateEvent) CandidateOrder, pause func(tries int) error, win func() (T, error),
 	lead func(T) (lost, again bool, err error),
 ) error {
@@ -107,17 +98,16 @@ func RunCandidate[T any](step func(CandidateEvent) CandidateOrder, pause func(tr
 	}
 }
 
-// Press decides when a candidate with a priority asks the leader to hand over: once it has stood at
-// the same place under the same leader for so long, and again each time that long has passed. A
-// place that was lost in between is another one, so its count begins again.
+// Press decides when a candidate with a priority asks the leader to hand over: when it has stood at
+// one place under one leader for Steady, and again each time that Steady has passed. If it loses the
+// place it begins anew.
 type Press struct {
 	Steady       Time
 	mine, leader uint64
 	since        Time
 }
 
-// look is how often the line is looked at: so many times while the candidate must stand, but not
-// more often than the floor.
+// The line is looked at so many times in Steady, but not more often than every lookFloor.
 const (
 	looks     = 4
 	lookFloor = 50 * time.Millisecond
@@ -138,6 +128,6 @@ func (p *Press) Step(now Time, mine, leader uint64) (ask bool, wake Time) {
 	return ask, now + max(lookFloor, min(p.since+p.Steady-now, p.Steady/looks))
 }
 
-// Yields says whether a leader of priority own hands over to a candidate that asks with a priority
-// of its own. Two of equal priority never take from each other, or they would do so for ever.
-func Yields(own, asking int) bool { return asking > own }
+// GivesWay says whether a leader of priority own hands over to a candidate of priority asking. Two
+// of equal priority never do: they would for ever.
+func GivesWay(own, asking int) bool { return asking > own }

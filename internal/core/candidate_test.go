@@ -47,7 +47,7 @@ func TestYields(t *testing.T) {
 	got := ""
 	for own := range 3 {
 		for asking := range 3 {
-			got += fmt.Sprintf("%d<%d:%v ", own, asking, Yields(own, asking))
+			got += fmt.Sprintf("%d<%d:%v ", own, asking, GivesWay(own, asking))
 		}
 	}
 	if want := "0<0:false 0<1:true 0<2:true 1<0:false 1<1:false 1<2:true 2<0:false 2<1:false 2<2:false "; got != want {

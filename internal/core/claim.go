@@ -13,10 +13,10 @@ package core
 //	                      └── Left, Missing, lease over ──▶ done
 //
 // The order is always the same: the context ends, the work returns, the right ends, and only then
-// the claim is given up. With a successor it is handed over instead of released, until the store
-// has said how that ended; if the successor stands no more, it is released after all.
+// the claim is given up. A claim with a successor is handed over to it; if the successor has left
+// the line, the claim is released.
 
-// ClaimPhase is where a claim stands.
+// ClaimPhase is how far a claim has come. The phases follow each other; a claim may skip some.
 type ClaimPhase uint8
 
 const (
@@ -28,6 +28,9 @@ const (
 	Leaving
 	Done
 )
+
+// GivenUp reports whether the owner has given the claim up, or it is over.
+func (p ClaimPhase) GivenUp() bool { return p >= Leaving }
 
 // String returns the phase as one word.
 func (p ClaimPhase) String() string {
@@ -41,14 +44,14 @@ const (
 	Stand       ClaimEventKind = iota // the owner wants a place in the line
 	Entered                           // the store has the claim; Held says whether it is first
 	Woken                             // it is first now
-	Lost                              // it is no longer in the store, and we did not remove it
+	Lost                              // the store has it no more, and we did not remove it
 	Failed                            // the outcome of the call under way is unknown
 	Rejected                          // the store will not have it: refused, or taken
-	Ask                               // somebody asks us to give it up; Cause says how
-	GiveUp                            // the owner gives it up: nothing acts under it any more
+	Ask                               // somebody asks us to give it up; Cause is Resigned, or Transferred to Successor
+	GiveUp                            // the owner gives it up: no work runs under it any more
 	Left                              // the store has confirmed the release, or the hand-over
-	NoSuccessor                       // the store will not hand over, and the claim stands: the successor does not
-	Missing                           // a hand-over found the claim gone: an earlier try may have done it
+	NoSuccessor                       // the store will not hand over: the successor has left the line, the claim stands
+	Missing                           // a hand-over found the claim gone: an earlier try of it may have succeeded
 	LeaseEnding                       // the lease's soft end has come; Cause says why
 	LeaseOver                         // the lease is over; Cause says why
 )
@@ -61,7 +64,7 @@ type ClaimEvent struct {
 	Successor uint64 // for Ask and GiveUp: the token of the claim to hand over to; 0: whoever is next
 }
 
-// Action is a call on the store, or the end of the story.
+// Action is what the owner does next: a call on the store, but for Nothing, Lead and Finish.
 type Action int
 
 const (
@@ -71,43 +74,44 @@ const (
 	Lead            // a term begins
 	Leave           // release
 	HandOver        // transfer to the successor
-	Finish          // nothing is left to do
+	Finish          // the claim is over
 )
 
 // ClaimOrder is what to do after an event.
 type ClaimOrder struct {
 	Do        Action
-	Fresh     bool  // Enter under a new claim ID
+	NewID     bool  // Enter under a new claim ID
 	Tries     int   // > 0: the same call failed so many times; pause before it is made again
 	Stop      bool  // end the term's context
 	EndRight  bool  // from now on Check says no; before any Leave
-	Free      bool  // nothing of this claim stands any more: another claim of this process may enter
+	Free      bool  // the claim does not stand any more: another claim of this process may enter
+	NextLease bool  // the lease ended before the claim led: the owner may enter another claim under the next lease
 	Cause     Cause // why, for Stop, EndRight and Finish
 	Successor uint64
 }
 
-// Fate is what became of a hand-over.
-type Fate uint8
+// Outcome is what became of a hand-over.
+type Outcome uint8
 
 const (
-	Undecided     Fate = iota
-	Handed             // the store has confirmed it
-	SuccessorGone      // the successor stood no more: the claim was released
-	Vanished           // the claim was gone
+	Undecided     Outcome = iota
+	Handed                // the store has confirmed it
+	SuccessorGone         // the successor had left the line: the claim was released
+	ClaimMissing          // the claim was gone: an earlier try of the hand-over may have succeeded
 )
 
 // Claim decides what becomes of one claim under one lease.
 type Claim struct {
 	phase     ClaimPhase
 	cause     Cause
-	askCause  Cause // asked for before it was known to be held
-	gone      bool  // the store has it no more
-	fate      Fate
-	tries     int
+	askCause  Cause   // of an Ask that came before the news that the claim is held
+	gone      bool    // the store has it no more
+	outcome   Outcome // of the hand-over
+	tries     int     // of the present call
 	successor uint64
 }
 
-// Phase is where the claim stands.
+// Phase is how far the claim has come.
 func (c *Claim) Phase() ClaimPhase { return c.phase }
 
 // Cause is why the claim's term is ending or has ended.
@@ -116,8 +120,17 @@ func (c *Claim) Cause() Cause { return c.cause }
 // Successor is the token of the claim to hand over to, 0 if there is none.
 func (c *Claim) Successor() uint64 { return c.successor }
 
-// Fate is what has become of the hand-over so far.
-func (c *Claim) Fate() Fate { return c.fate }
+// Outcome is what has become of the hand-over so far.
+func (c *Claim) Outcome() Outcome { return c.outcome }
+
+// EndsByAsk reports whether an Ask now would be why the term ends.
+func (c *Claim) EndsByAsk() bool { return c.phase <= Leading }
+
+// TakesSuccessor reports whether the successor of an Ask now would count. While the term is ending,
+// the first one counts.
+func (c *Claim) TakesSuccessor() bool {
+	return c.phase <= Leading || c.phase == Stopping && c.successor == 0
+}
 
 // Step takes one event. An event that does not fit the phase changes nothing: answers may come
 // late.
@@ -125,7 +138,7 @@ func (c *Claim) Step(e ClaimEvent) ClaimOrder {
 	switch c.phase {
 	case Out:
 		if e.Kind == Stand {
-			return c.enter(true)
+			return c.enterAnew()
 		}
 	case Entering, Waiting:
 		return c.stepStanding(e)
@@ -155,14 +168,13 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 			return c.lead()
 		}
 	case Lost:
-		// Not the same claim again: a straggling release may still be under way for the old ID.
-		// Lost while entering, again and again, it is rather the lease that is gone; until the
-		// session hears of that the store is not to be hammered.
+		// Under a new ID: a release of the old one may still be under way. A claim that is lost
+		// each time it enters has probably lost its lease. It pauses until the session hears that.
 		tries := 0
 		if c.phase == Entering {
 			tries = c.tries + 1
 		}
-		o := c.enter(true)
+		o := c.enterAnew()
 		o.Tries, c.tries = tries, tries
 		return o
 	case Failed:
@@ -173,15 +185,17 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 		return ClaimOrder{Do: Enter, Tries: c.tries}
 	case Rejected:
 		if c.phase == Waiting || c.tries > 0 {
-			return c.leave() // it stands, or an earlier try may have entered it: left there, it would block the line
+			return c.leave() // it stands, or an earlier try may have entered it: it would block the line
 		}
 		return c.finish(None)
 	case Ask:
-		c.askCause, c.successor = e.Cause, e.Successor // it overtook the news that the claim is held
+		c.askCause, c.successor = e.Cause, e.Successor // the news that the claim is held is still to come
 	case GiveUp:
 		return c.leave()
 	case LeaseEnding, LeaseOver:
-		return c.finish(e.Cause) // the claim ends with its lease
+		o := c.finish(e.Cause)
+		o.NextLease = true
+		return o
 	}
 	return ClaimOrder{}
 }
@@ -215,7 +229,7 @@ func (c *Claim) stepStopping(e ClaimEvent) ClaimOrder {
 		c.gone = true
 		return ClaimOrder{EndRight: true, Free: true, Cause: e.Cause}
 	case Ask:
-		if c.successor == 0 { // who asked first counts, as for the cause
+		if c.TakesSuccessor() {
 			c.successor = e.Successor
 		}
 	case GiveUp:
@@ -227,7 +241,7 @@ func (c *Claim) stepStopping(e ClaimEvent) ClaimOrder {
 	return ClaimOrder{}
 }
 
-// beginLeaving begins to give up a claim that has led.
+// beginLeaving begins to give up a claim that has led. With stop the context has not ended yet.
 func (c *Claim) beginLeaving(successor uint64, stop bool) ClaimOrder {
 	c.phase, c.tries = Leaving, 0
 	if successor != 0 {
@@ -240,7 +254,7 @@ func (c *Claim) beginLeaving(successor uint64, stop bool) ClaimOrder {
 
 // leaveOrder is the call that gives the claim up.
 func (c *Claim) leaveOrder() ClaimOrder {
-	if c.successor != 0 && c.fate == Undecided {
+	if c.successor != 0 && c.outcome == Undecided {
 		return ClaimOrder{Do: HandOver, Successor: c.successor, Tries: c.tries}
 	}
 	return ClaimOrder{Do: Leave, Tries: c.tries}
@@ -251,29 +265,29 @@ func (c *Claim) stepLeaving(e ClaimEvent) ClaimOrder {
 	switch e.Kind {
 	case Left:
 		if handing {
-			c.fate = Handed
+			c.outcome = Handed
 		}
 		return c.finish(c.cause)
 	case NoSuccessor:
 		if handing {
-			c.fate, c.tries = SuccessorGone, 0
+			c.outcome, c.tries = SuccessorGone, 0
 			return c.leaveOrder()
 		}
 	case Missing:
 		if handing {
-			c.fate = Vanished
+			c.outcome = ClaimMissing
 		}
 		return c.finish(c.cause)
 	case Lost:
 		if handing {
-			break // it may be our own doing: the answer tells
+			break // the hand-over under way may have removed it: its answer tells
 		}
 		return c.finish(c.cause)
 	case LeaseOver:
 		return c.finish(c.cause)
 	case Failed:
-		// It may stand or not. Nothing is forgotten until the store has confirmed it, or a ghost
-		// would block the line.
+		// It may still stand. It would block the line, so the call is repeated until the store has
+		// confirmed it.
 		c.tries++
 		return c.leaveOrder()
 	}
@@ -286,11 +300,13 @@ func (c *Claim) leave() ClaimOrder {
 	return ClaimOrder{Do: Leave}
 }
 
-func (c *Claim) enter(fresh bool) ClaimOrder {
+// enterAnew enters the line under a new claim ID.
+func (c *Claim) enterAnew() ClaimOrder {
 	c.phase, c.tries, c.askCause, c.successor = Entering, 0, None, 0
-	return ClaimOrder{Do: Enter, Fresh: fresh}
+	return ClaimOrder{Do: Enter, NewID: true}
 }
 
+// lead begins the term, and its end too if that was asked for already.
 func (c *Claim) lead() ClaimOrder {
 	c.phase, c.tries = Leading, 0
 	o := ClaimOrder{Do: Lead}
@@ -301,7 +317,7 @@ func (c *Claim) lead() ClaimOrder {
 	return o
 }
 
-// stop ends the context; with gone nothing stands any more, and the right is over at once.
+// stop ends the context. With gone the claim does not stand any more, so the right ends at once.
 func (c *Claim) stop(cause Cause, gone bool) ClaimOrder {
 	c.phase, c.cause, c.gone = Stopping, cause, gone
 	return ClaimOrder{Stop: true, EndRight: gone, Free: gone, Cause: cause}

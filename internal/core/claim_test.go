@@ -19,7 +19,7 @@ func play(events ...ClaimEvent) (c *Claim, got string) {
 
 func word(o ClaimOrder) string {
 	w := [...]string{"-", "enter", "await", "lead", "leave", "handover", "finish"}[o.Do]
-	if o.Fresh {
+	if o.NewID {
 		w += "+fresh"
 	}
 	if o.Stop {
@@ -201,16 +201,16 @@ func TestNoSequenceReleasesBeforeTheRightEnded(t *testing.T) {
 	}
 }
 
-func TestFateOfAHandOver(t *testing.T) {
+func TestOutcomeOfAHandOver(t *testing.T) {
 	begin := []ClaimEvent{{Kind: Stand}, {Kind: Entered, Held: true}, {Kind: GiveUp, Successor: 7}}
 	for _, tc := range []struct {
 		then []ClaimEventKind
-		want Fate
+		want Outcome
 	}{
 		{[]ClaimEventKind{Left}, Handed},
 		{[]ClaimEventKind{Lost}, Undecided},
 		{[]ClaimEventKind{Lost, Left}, Handed},
-		{[]ClaimEventKind{Failed, Missing}, Vanished},
+		{[]ClaimEventKind{Failed, Missing}, ClaimMissing},
 		{[]ClaimEventKind{NoSuccessor, Left}, SuccessorGone},
 		{[]ClaimEventKind{LeaseOver}, Undecided},
 	} {
@@ -218,8 +218,8 @@ func TestFateOfAHandOver(t *testing.T) {
 		for _, k := range tc.then {
 			events = append(events, ClaimEvent{Kind: k})
 		}
-		if c, _ := play(events...); c.Fate() != tc.want || c.Successor() != 7 {
-			t.Errorf("%v: fate %d of successor %d, want %d", tc.then, c.Fate(), c.Successor(), tc.want)
+		if c, _ := play(events...); c.Outcome() != tc.want || c.Successor() != 7 {
+			t.Errorf("%v: outcome %d of successor %d, want %d", tc.then, c.Outcome(), c.Successor(), tc.want)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestCandidateBacksOffOnlyAfterShortTerms(t *testing.T) {
 		t.Fatalf("got %s, want %s", got, want)
 	}
 	c.Step(now, Begin)
-	if o := c.Step(now, NotWon); !o.Quit || c.State() != Follower {
-		t.Fatalf("a refused campaign: got %+v in state %d", o, c.State())
+	if c.Step(now, NotWon); c.State() != Follower {
+		t.Fatalf("a refused campaign: the state is %d", c.State())
 	}
 }

@@ -7,10 +7,10 @@ package core
 //	 NewLease ──▶ alive ── deadline − grace ──▶ ending ── deadline ──▶ over
 //	               └──────── Gone, Close ─────────┴────────────────────▶ over
 //
-// Ending: the terms' contexts have ended, their right lasts until the deadline so that the work can
-// stop in order. There is no way back: a reply that comes later revives nothing.
+// Ending: the terms' contexts have ended. Their right lasts until the deadline, so that the work
+// can stop in order. No reply makes the lease alive again.
 
-// LeasePhase is where a lease stands.
+// LeasePhase is how far a lease has come.
 type LeasePhase int
 
 const (
@@ -30,26 +30,24 @@ const (
 	Close                          // the owner closes it
 )
 
-// LeaseEvent is something that happened to a lease. Asked is the clock's reading before the renewal
-// was sent; it also tells an answer to the renewal in flight from one that was given up.
+// LeaseEvent is something that happened to a lease.
 type LeaseEvent struct {
 	Kind  LeaseEventKind
-	Asked Time
+	Asked Time // the clock's reading before the renewal was sent; it also says which renewal it was
 }
 
 // LeaseOrder is what to do after an event.
 type LeaseOrder struct {
-	Renew bool  // send a renewal, limited to Timing.Attempt; its Asked is the now of this step, read before the call
-	End   Cause // not None: end the contexts of all terms, for this cause
-	Over  bool  // the right of all terms is over
-	Wake  Time  // send a Tick at this time at the latest
+	Renew    bool  // send a renewal, limited to Timing.Attempt; its Asked is the now of this step
+	Stop     Cause // not None: end the contexts of all terms, for this cause
+	EndRight bool  // the right of all terms is over
+	Wake     Time  // send a Tick at this time at the latest
 }
 
 // Lease decides until when a lease may be trusted and when it is renewed.
 type Lease struct {
 	timing   Timing
 	phase    LeasePhase
-	cause    Cause
 	deadline Time
 	next     Time // when the next renewal is due
 	inFlight bool
@@ -65,18 +63,16 @@ func NewLease(t Timing, asked Time) *Lease {
 // Deadline is the instant from which nobody may act under this lease.
 func (l *Lease) Deadline() Time { return l.deadline }
 
-// SoftEnd is the instant at which the contexts of the terms end unless a renewal is accepted
-// before.
+// SoftEnd is the instant at which the contexts of the terms end, if no renewal is accepted before.
 func (l *Lease) SoftEnd() Time { return l.deadline - l.timing.Grace }
 
-// Phase is where the lease stands as of the last step.
+// Phase is how far the lease had come at the last step.
 func (l *Lease) Phase() LeasePhase { return l.phase }
 
 // Misses counts the renewals without an answer since the last accepted one.
 func (l *Lease) Misses() int { return l.misses }
 
-// Step takes one event. Time comes first: what the clock says is over stays over, whatever the
-// event brings.
+// Step takes one event. What is over by the clock is over, whatever the event says.
 func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 	var o LeaseOrder
 	l.passTime(now, &o)
@@ -84,12 +80,7 @@ func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 	case Accepted, Unknown:
 		l.answered(now, e)
 	case Gone:
-		// Before the deadline the store cannot have ended it by itself: somebody revoked it.
-		cause := Deposed
-		if now >= l.deadline {
-			cause = Expired
-		}
-		l.finish(cause, &o)
+		l.finish(WhyGone(now, l.deadline), &o)
 	case Close:
 		l.finish(Closed, &o)
 	}
@@ -100,26 +91,35 @@ func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 	return o
 }
 
+// WhyGone says why a lease, or a claim under it, is no longer in the store. Before the deadline the
+// store does not end a lease by itself, so somebody removed it.
+func WhyGone(now, deadline Time) Cause {
+	if now < deadline {
+		return Deposed
+	}
+	return Expired
+}
+
+// passTime does what is due by the clock.
 func (l *Lease) passTime(now Time, o *LeaseOrder) {
 	if l.phase == Alive && now >= l.SoftEnd() {
-		l.phase, l.cause, o.End = Ending, Expired, Expired
+		l.phase, o.Stop = Ending, Expired
 	}
 	if l.phase == Ending && now >= l.deadline {
-		l.phase, o.Over = Over, true
+		l.phase, o.EndRight = Over, true
 	}
 	if l.inFlight && now >= l.asked+l.timing.Attempt {
-		// The store client did not come back in the time it was given: go on without it.
-		l.missed(now)
+		l.missed(now) // the store's client has not come back in time: go on without it
 	}
 }
 
+// answered takes the answer to a renewal.
 func (l *Lease) answered(now Time, e LeaseEvent) {
 	if l.phase != Alive {
-		return // too late: a reply revives nothing
+		return // too late
 	}
 	if e.Kind == Accepted {
-		// Also when it had been given up: it counts from when it was sent, so a late answer only
-		// adds less.
+		// Also if it came after Attempt: the deadline counts from when the renewal was sent.
 		l.deadline = max(l.deadline, e.Asked+l.timing.Span())
 		l.misses = 0
 		if e.Asked == l.asked {
@@ -135,22 +135,25 @@ func (l *Lease) answered(now Time, e LeaseEvent) {
 	}
 }
 
+// missed counts a renewal without an answer.
 func (l *Lease) missed(now Time) {
 	l.inFlight = false
 	l.misses++
 	l.next = now + min(Pause(l.misses), l.timing.Every)
 }
 
+// finish ends the lease before its deadline, or after it if that was not seen yet.
 func (l *Lease) finish(c Cause, o *LeaseOrder) {
 	if l.phase == Over {
 		return
 	}
 	if l.phase == Alive {
-		l.cause, o.End = c, c
+		o.Stop = c
 	}
-	l.phase, o.Over, l.deadline = Over, true, 0
+	l.phase, o.EndRight, l.deadline = Over, true, 0
 }
 
+// wake is when the next Tick is due.
 func (l *Lease) wake() Time {
 	switch l.phase {
 	case Alive:

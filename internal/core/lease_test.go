@@ -31,11 +31,11 @@ func TestAReplyAfterTheSoftEndRevivesNothing(t *testing.T) {
 		l := lease10()
 		l.Step(at(102), LeaseEvent{})
 		o := l.Step(now, LeaseEvent{Kind: Accepted, Asked: at(107.9)})
-		if o.End != Expired || l.Phase() == Alive || l.Deadline() != at(109) {
+		if o.Stop != Expired || l.Phase() == Alive || l.Deadline() != at(109) {
 			t.Errorf("reply at %v: got %+v, phase %d, deadline %v", now, o, l.Phase(), l.Deadline())
 		}
-		if over := now >= at(109); (l.Phase() == Over) != over || o.Over != over {
-			t.Errorf("reply at %v: phase %d, over %v, want over %v", now, l.Phase(), o.Over, over)
+		if over := now >= at(109); (l.Phase() == Over) != over || o.EndRight != over {
+			t.Errorf("reply at %v: phase %d, over %v, want over %v", now, l.Phase(), o.EndRight, over)
 		}
 	}
 }
@@ -60,10 +60,10 @@ func TestAStoreClientThatNeverReturnsIsGivenUpAndTheLeaseEndsInTime(t *testing.T
 		if o.Renew {
 			renewals++
 		}
-		if o.End != None {
+		if o.Stop != None {
 			ended = now
 		}
-		if o.Over {
+		if o.EndRight {
 			over = now
 			break
 		}
@@ -80,7 +80,7 @@ func TestAStoreClientThatNeverReturnsIsGivenUpAndTheLeaseEndsInTime(t *testing.T
 func TestGoneIsFinalAndTellsExpiredFromDeposed(t *testing.T) {
 	l := lease10()
 	o := l.Step(at(103), LeaseEvent{Kind: Gone})
-	if o.End != Deposed || !o.Over || l.Deadline() != 0 {
+	if o.Stop != Deposed || !o.EndRight || l.Deadline() != 0 {
 		t.Fatalf("gone before the deadline: got %+v, deadline %v; want deposed, over, 0", o, l.Deadline())
 	}
 	l.Step(at(103.1), LeaseEvent{Kind: Accepted, Asked: at(103)})

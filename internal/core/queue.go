@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// The queue of those in one process who want one lock. They stand behind one claim at a time, and
-// hand it on among themselves for a while: first come, first served, but no more than Turns times
-// and not after Window, or other processes would wait for ever.
+// The queue of those in one process who want one lock. They share one claim on the store, and hand
+// the lock on among themselves: first come, first served, but no more than Turns times and not
+// after Window, or other processes would wait for ever.
 //
-//	Arrive ──▶ waiting ── Won: a claim holds ──▶ Grant ── Unlock ──▶ Grant to the next of this process, or Close the tenure
-//	             └── Leave: gave up
+//	Arrive ──▶ waiting ── Win: a claim holds ──▶ Grant ── Unlock ──▶ the next Grant, or GiveUpClaim
+//	             └── Quit
 //
-// Readers hold a tenure together. A reader that comes when the newest of them is used up gets
-// another one, and does not wait for those who read: so nobody waits for a reader but a writer.
+// Readers hold the lock together, under one claim. When that has served all its turns, the next
+// reader gets a further claim at once: only a writer waits for readers.
 
 const (
-	// Turns is how many holders one tenure has at most while others may wait, unless a waiter asks
-	// for another bound.
+	// Turns is how many holders one claim serves while others may wait, unless a waiter asks for
+	// another bound.
 	Turns = 64
-	// MaxTurns is how many holders one tenure has at most, ever: a holder's token is its claim's
-	// times 65,536, plus its turn.
+	// MaxTurns is how many holders one claim serves, ever: a holder's token is its claim's times
+	// 65,536, plus its turn.
 	MaxTurns = 1<<16 - 1
-	// Window is how long a tenure is still handed on after it was won.
+	// Window is how long the lock is handed on under one claim, from when that was won.
 	Window = 200 * time.Millisecond
 )
 
@@ -31,25 +31,25 @@ const (
 type QueueEventKind int
 
 const (
-	Arrive QueueEventKind = iota // Waiter wants the lock
-	Quit                         // Waiter does not wait any more
-	Win                          // the campaign under way ended with a claim that holds: Tenure
-	Lose                         // the campaign under way ended without one: taken by others, cancelled, or refused
-	Unlock                       // a holder of Tenure has given it back
-	Fade                         // Tenure is ending: nobody gets it any more
-	Void                         // Tenure is over: whoever held it has lost it
-	Return                       // Waiter was granted Tenure, which had just ended: it waits on, as the first, unless it only tried
+	Arrive      QueueEventKind = iota // Waiter wants the lock
+	Quit                              // Waiter does not wait any more
+	Win                               // the campaign under way ended with Claim, which holds
+	Lose                              // the campaign under way ended without one: refused, cancelled, or others have it
+	Unlock                            // a holder under Claim has given the lock back
+	ClaimEnding                       // Claim is ending: nobody gets the lock under it any more
+	ClaimOver                         // Claim is over: whoever held the lock under it has lost it
+	PutBack                           // Claim had ended when Waiter was granted the lock: Waiter is the first again
 )
 
-// QueueEvent is something that happened to a queue. Waiters and tenures are numbered by the caller,
-// never twice the same.
+// QueueEvent is something that happened to a queue. The caller numbers waiters and claims; none has
+// the number of another.
 type QueueEvent struct {
 	Kind    QueueEventKind
 	Waiter  int
-	Tenure  int
+	Claim   int
 	Read    bool // for Arrive: it shares the lock with other readers
-	Try     bool // for Arrive and Return: only if it gets it at once
-	Turns   int  // for Arrive and Return: its bound, if it is not the usual one
+	Try     bool // for Arrive and PutBack: only if it gets it at once
+	Turns   int  // for Arrive and PutBack: the waiter's bound; 0: Turns
 	Refused bool // for Lose: whoever asks for the same would be told the same
 }
 
@@ -57,24 +57,24 @@ type QueueEvent struct {
 type QueueAction int
 
 const (
-	Campaign QueueAction = iota // campaign for a claim
-	Cancel                      // cancel the campaign under way; Lose or Win tells of its end
-	Grant                       // Waiter holds Tenure from now on
-	Deny                        // Waiter does not get it
-	CloseIt                     // release Tenure: nobody holds it and nobody will
+	Campaign    QueueAction = iota // campaign for a claim
+	Cancel                         // cancel the campaign under way; Lose or Win tells of its end
+	Grant                          // Waiter holds the lock from now on, under Claim
+	Deny                           // Waiter does not get the lock
+	GiveUpClaim                    // nobody holds the lock under Claim, and nobody will
 )
 
 // QueueOrder is one thing to do, in the order given.
 type QueueOrder struct {
 	Do     QueueAction
 	Waiter int
-	Tenure int
-	Turn   int // for Grant: how many had this tenure before
+	Claim  int
+	Turn   int // for Grant: how many had the lock under Claim before
 	Read   bool
 	Try    bool
 
 	Refused bool // for Deny: by the store
-	Again   bool // for CloseIt: the Campaign that follows is of the same kind, so that both may be one request
+	Again   bool // for GiveUpClaim: the Campaign that follows is of the same kind, so that both may be one request
 }
 
 type waiter struct {
@@ -83,90 +83,88 @@ type waiter struct {
 	turns     int
 }
 
-type tenure struct {
+// heldClaim is a claim that the queue has won and not given up.
+type heldClaim struct {
 	id      int
 	read    bool
-	holders int
-	turns   int
-	until   Time
-	fading  bool
+	holders int  // how many hold the lock under it
+	turns   int  // how many have held the lock under it
+	until   Time // the end of its Window
+	ending  bool
 }
 
-// fits reports whether w can have it now.
-func (t *tenure) fits(now Time, w waiter) bool {
-	if t.read != w.read || t.fading || !t.read && t.holders > 0 {
+// fits reports whether w can have the lock under c now.
+func (c *heldClaim) fits(now Time, w waiter) bool {
+	if c.read != w.read || c.ending || !c.read && c.holders > 0 {
 		return false
 	}
-	return t.turns < w.turns && (t.turns == 0 || now < t.until)
+	return c.turns < w.turns && (c.turns == 0 || now < c.until)
 }
 
 // Queue decides who in this process gets a lock next.
 type Queue struct {
 	waiting   []waiter
-	tenures   []*tenure
-	campaign  *waiter // what the campaign under way is for; its id does not matter
-	cancelled bool
-	closed    int // the tenure for writing that this step has closed
+	claims    []*heldClaim
+	campaign  *waiter // the waiter for whom the campaign under way began; nil: none is
+	cancelled bool    // that campaign
+	givenUp   int     // the claim for writing that this step has given up
 	orders    []QueueOrder
 }
 
-// Idle reports whether nobody waits or holds and nothing is under way.
-func (q *Queue) Idle() bool { return len(q.waiting) == 0 && len(q.tenures) == 0 && q.campaign == nil }
-
-// Timed reports whether Step looks at the time for e. To read the clock costs more than all the
-// rest.
-func (q *Queue) Timed(e QueueEvent) bool {
+// NeedsClock reports whether Step looks at the time for e. To read the clock costs more than all
+// the rest.
+func (q *Queue) NeedsClock(e QueueEvent) bool {
 	if e.Kind == Win {
 		return true
 	}
-	return (len(q.waiting) > 0 || e.Kind == Arrive || e.Kind == Return) && slices.ContainsFunc(q.tenures, func(t *tenure) bool {
-		return t.read || t.holders == 0 || t.id == e.Tenure
+	return (len(q.waiting) > 0 || e.Kind == Arrive || e.Kind == PutBack) && slices.ContainsFunc(q.claims, func(c *heldClaim) bool {
+		return c.read || c.holders == 0 || c.id == e.Claim
 	})
 }
 
-// Step takes one event and returns what to do, which is overwritten by the next step. Now counts
-// where Timed says so.
+// Step takes one event and returns what to do. The next step overwrites that. Now may be 0 where
+// NeedsClock says no.
 func (q *Queue) Step(now Time, e QueueEvent) []QueueOrder {
-	q.orders, q.closed = q.orders[:0], 0
+	q.orders, q.givenUp = q.orders[:0], 0
 	switch e.Kind {
 	case Arrive:
 		q.arrive(now, e)
 	case Quit:
 		q.waiting = slices.DeleteFunc(q.waiting, func(w waiter) bool { return w.id == e.Waiter })
 	case Win:
-		q.tenures = append(q.tenures, &tenure{id: e.Tenure, read: q.campaign.read, until: now + Window})
+		q.claims = append(q.claims, &heldClaim{id: e.Claim, read: q.campaign.read, until: now + Window})
 		q.campaign = nil
 	case Lose:
 		q.lose(e)
-	case Unlock, Fade, Void, Return:
-		q.tenureEvent(e)
+	case Unlock, ClaimEnding, ClaimOver, PutBack:
+		q.claimEvent(e)
 	}
 	q.advance(now)
 	return q.orders
 }
 
-// arrive lets a waiter in. One that only tries is sent away if anybody stands before it, here or
-// with a tenure it cannot share.
+// arrive lets a waiter in. One that only tries is denied if somebody of this process waits before
+// it, or holds the lock in a way that it cannot share.
 func (q *Queue) arrive(now Time, e QueueEvent) {
 	w := waiter{e.Waiter, e.Read, e.Try, cmp.Or(e.Turns, Turns)}
 	busy := len(q.waiting) > 0 || q.campaign != nil || q.blocked(w)
-	if e.Try && busy && q.open(now, w) == nil && !q.together(w) {
+	if e.Try && busy && q.claimFor(now, w) == nil && !q.joinsTry(w) {
 		q.order(QueueOrder{Do: Deny, Waiter: w.id})
 		return
 	}
 	q.waiting = append(q.waiting, w)
 }
 
-// together reports whether w, who tries to read, can share the fate of those who are trying that
-// now: no reader keeps another out.
-func (q *Queue) together(w waiter) bool {
+// joinsTry reports whether w only tries to read and all who wait do the same: then the campaign
+// under way is also for w.
+func (q *Queue) joinsTry(w waiter) bool {
 	c := q.campaign
 	return w.read && c != nil && c.read && c.try && !q.cancelled && !slices.ContainsFunc(q.waiting, func(o waiter) bool { return !o.read || !o.try })
 }
 
 // blocked reports whether somebody of this process holds what w cannot share.
 func (q *Queue) blocked(w waiter) bool {
-	return slices.ContainsFunc(q.tenures, func(t *tenure) bool { return !(t.read && w.read) })
+	return slices.ContainsFunc(q.claims, func(c *heldClaim) bool { return !(c.read && w.read) })
 }
 
 func (q *Queue) lose(e QueueEvent) {
@@ -187,79 +185,80 @@ func (q *Queue) lose(e QueueEvent) {
 	}
 }
 
-func (q *Queue) tenureEvent(e QueueEvent) {
-	i := slices.IndexFunc(q.tenures, func(t *tenure) bool { return t.id == e.Tenure })
+// claimEvent takes an event of one claim.
+func (q *Queue) claimEvent(e QueueEvent) {
+	i := slices.IndexFunc(q.claims, func(c *heldClaim) bool { return c.id == e.Claim })
 	if i < 0 {
 		return
 	}
-	t := q.tenures[i]
+	c := q.claims[i]
 	switch e.Kind {
 	case Unlock:
-		t.holders--
-	case Fade:
-		t.fading = true
-	case Void:
-		t.fading, t.holders = true, 0
-	case Return:
-		t.holders--
-		t.fading = true
+		c.holders--
+	case ClaimEnding:
+		c.ending = true
+	case ClaimOver:
+		c.ending, c.holders = true, 0
+	case PutBack:
+		c.holders--
+		c.ending = true
 		if e.Try {
 			q.order(QueueOrder{Do: Deny, Waiter: e.Waiter})
 			return
 		}
-		q.waiting = slices.Insert(q.waiting, 0, waiter{id: e.Waiter, read: t.read, turns: cmp.Or(e.Turns, Turns)})
+		q.waiting = slices.Insert(q.waiting, 0, waiter{id: e.Waiter, read: c.read, turns: cmp.Or(e.Turns, Turns)})
 	}
 }
 
-// open returns a tenure that w can have now.
-func (q *Queue) open(now Time, w waiter) *tenure {
+// claimFor returns a claim under which w can have the lock now, nil if there is none.
+func (q *Queue) claimFor(now Time, w waiter) *heldClaim {
 	if len(q.waiting) > 0 && q.waiting[0].id != w.id {
 		return nil
 	}
-	for _, t := range q.tenures {
-		if t.fits(now, w) {
-			return t
+	for _, c := range q.claims {
+		if c.fits(now, w) {
+			return c
 		}
 	}
 	return nil
 }
 
-// advance gives the lock to those who can have it, closes what nobody holds, and sees to it that a
-// campaign is under way for the first of those who wait, and for nobody else.
+// advance gives the lock to those who can have it, and gives up the claims under which nobody holds
+// it.
 func (q *Queue) advance(now Time) {
 	for len(q.waiting) > 0 {
 		w := q.waiting[0]
-		t := q.open(now, w)
-		if t == nil {
+		c := q.claimFor(now, w)
+		if c == nil {
 			break
 		}
-		q.order(QueueOrder{Do: Grant, Waiter: w.id, Tenure: t.id, Turn: t.turns, Read: t.read})
-		t.holders++
-		t.turns++
+		q.order(QueueOrder{Do: Grant, Waiter: w.id, Claim: c.id, Turn: c.turns, Read: c.read})
+		c.holders++
+		c.turns++
 		q.waiting = q.waiting[1:]
 	}
-	q.tenures = slices.DeleteFunc(q.tenures, func(t *tenure) bool {
-		if t.holders > 0 {
+	q.claims = slices.DeleteFunc(q.claims, func(c *heldClaim) bool {
+		if c.holders > 0 {
 			return false
 		}
-		if !t.read && !t.fading {
-			q.closed = t.id
+		if !c.read && !c.ending {
+			q.givenUp = c.id
 		}
-		q.order(QueueOrder{Do: CloseIt, Tenure: t.id})
+		q.order(QueueOrder{Do: GiveUpClaim, Claim: c.id})
 		return true
 	})
-	q.stand()
+	q.campaignForFirst()
 }
 
-// stand begins, keeps or cancels the campaign. A writer whose process writes already waits for
-// that: one claim has one turn at a time. One whose process reads stands in the line meanwhile, so
-// that it loses no time to those of other processes.
-func (q *Queue) stand() {
+// campaignForFirst begins, keeps or cancels the campaign: it is for the first of those who wait. A
+// writer does not campaign while this process holds a claim for writing, which is handed on. While
+// this process reads it does, and so does not fall behind those of other processes.
+func (q *Queue) campaignForFirst() {
 	var want *waiter
 	if len(q.waiting) > 0 {
 		want = &q.waiting[0]
 	}
-	writing := slices.ContainsFunc(q.tenures, func(t *tenure) bool { return !t.read })
+	writing := slices.ContainsFunc(q.claims, func(c *heldClaim) bool { return !c.read })
 	switch {
 	case q.campaign != nil && (want == nil || want.read != q.campaign.read || q.campaign.try && !want.try):
 		if !q.cancelled {
@@ -270,7 +269,7 @@ func (q *Queue) stand() {
 		w := *want
 		q.campaign, q.cancelled = &w, false
 		for i, o := range q.orders {
-			q.orders[i].Again = o.Do == CloseIt && o.Tenure == q.closed && !w.read && !w.try
+			q.orders[i].Again = o.Do == GiveUpClaim && o.Claim == q.givenUp && !w.read && !w.try
 		}
 		q.order(QueueOrder{Do: Campaign, Read: w.read, Try: w.try})
 	}

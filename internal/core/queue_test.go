@@ -19,8 +19,8 @@ type judged struct {
 	next    int
 	arrived map[int]bool // waiters without an answer, in order of their numbers; the value is read
 	order   []int
-	holds   map[int]int  // waiter → tenure
-	reading map[int]bool // tenure → read
+	holds   map[int]int  // waiter → claim
+	reading map[int]bool // claim → read
 	turns   map[int]int
 	closed  map[int]bool
 	faded   map[int]bool
@@ -40,13 +40,13 @@ func (j *judged) step(e QueueEvent) {
 	j.t.Helper()
 	j.log = append(j.log, fmt.Sprintf("%v %+v", j.now, e))
 	now := j.now
-	if !j.q.Timed(e) { // then it must not matter
+	if !j.q.NeedsClock(e) { // then it must not matter
 		now = Time(j.next%3-1) * 1000 * Window
 	}
 	orders := j.q.Step(now, e)
 	for i, o := range orders {
 		j.log = append(j.log, fmt.Sprintf("   → %+v", o))
-		if o.Again && (o.Do != CloseIt || j.reading[o.Tenure] || j.faded[o.Tenure] || !slices.ContainsFunc(orders[i:], func(o QueueOrder) bool { return o.Do == Campaign && !o.Read && !o.Try })) {
+		if o.Again && (o.Do != GiveUpClaim || j.reading[o.Claim] || j.faded[o.Claim] || !slices.ContainsFunc(orders[i:], func(o QueueOrder) bool { return o.Do == Campaign && !o.Read && !o.Try })) {
 			j.fail("no campaign follows for which it could be exchanged")
 		}
 		j.obey(o)
@@ -54,13 +54,13 @@ func (j *judged) step(e QueueEvent) {
 	j.idle()
 }
 
-// idle wants no tenure that nobody holds.
+// idle wants no claim that nobody holds.
 func (j *judged) idle() {
 	for tn := range j.reading {
 		if j.closed[tn] || slices.Contains(slices.Collect(maps.Values(j.holds)), tn) {
 			continue
 		}
-		j.fail("tenure %d is held by nobody and was not closed; here wait %v", tn, j.order)
+		j.fail("claim %d is held by nobody and was not closed; here wait %v", tn, j.order)
 	}
 }
 
@@ -86,37 +86,37 @@ func (j *judged) obey(o QueueOrder) {
 		switch {
 		case !waits:
 			j.fail("granted to %d, who does not wait", o.Waiter)
-		case j.closed[o.Tenure]:
-			j.fail("granted under a tenure that is closed")
-		case j.reading[o.Tenure] != read:
+		case j.closed[o.Claim]:
+			j.fail("granted under a claim that is closed")
+		case j.reading[o.Claim] != read:
 			j.fail("granted the wrong kind")
-		case o.Turn != j.turns[o.Tenure] || o.Turn >= MaxTurns:
-			j.fail("turn %d after %d of them", o.Turn, j.turns[o.Tenure])
+		case o.Turn != j.turns[o.Claim] || o.Turn >= MaxTurns:
+			j.fail("turn %d after %d of them", o.Turn, j.turns[o.Claim])
 		case o.Turn >= j.bound[o.Waiter]:
 			j.fail("handed on beyond the bound of %d: turn %d", j.bound[o.Waiter], o.Turn)
 		case j.order[0] != o.Waiter:
 			j.fail("%d overtook %d", o.Waiter, j.order[0])
 		}
 		for w, tn := range j.holds {
-			if tn == o.Tenure && !read {
+			if tn == o.Claim && !read {
 				j.fail("%d and %d hold for writing at once", w, o.Waiter)
 			}
 		}
-		j.turns[o.Tenure]++
-		j.holds[o.Waiter] = o.Tenure
+		j.turns[o.Claim]++
+		j.holds[o.Waiter] = o.Claim
 		j.drop(o.Waiter)
 	case Deny:
 		if _, waits := j.arrived[o.Waiter]; !waits {
 			j.fail("denied to %d, who does not wait", o.Waiter)
 		}
 		j.drop(o.Waiter)
-	case CloseIt:
+	case GiveUpClaim:
 		for w, tn := range j.holds {
-			if tn == o.Tenure {
+			if tn == o.Claim {
 				j.fail("closed while %d holds", w)
 			}
 		}
-		j.closed[o.Tenure] = true
+		j.closed[o.Claim] = true
 	}
 }
 
@@ -147,14 +147,14 @@ func (j *judged) win() int {
 	tn := j.id()
 	j.reading[tn] = j.wants.Read
 	j.wants = nil
-	j.step(QueueEvent{Kind: Win, Tenure: tn})
+	j.step(QueueEvent{Kind: Win, Claim: tn})
 	return tn
 }
 
 func (j *judged) unlock(w int) {
 	tn := j.holds[w]
 	delete(j.holds, w)
-	j.step(QueueEvent{Kind: Unlock, Tenure: tn})
+	j.step(QueueEvent{Kind: Unlock, Claim: tn})
 }
 
 func TestAQueueKeepsItsRulesInAnyOrderOfEvents(t *testing.T) {
@@ -188,9 +188,9 @@ func TestAQueueKeepsItsRulesInAnyOrderOfEvents(t *testing.T) {
 				j.step(QueueEvent{Kind: Quit, Waiter: w})
 			case k == 10 && len(j.holds) > 0:
 				for w, tn := range j.holds {
-					kind := Fade
+					kind := ClaimEnding
 					if r.IntN(3) == 0 {
-						kind = Void
+						kind = ClaimOver
 						for other, o := range j.holds {
 							if o == tn {
 								delete(j.holds, other)
@@ -199,7 +199,7 @@ func TestAQueueKeepsItsRulesInAnyOrderOfEvents(t *testing.T) {
 					}
 					_ = w
 					j.faded[tn] = true
-					j.step(QueueEvent{Kind: kind, Tenure: tn})
+					j.step(QueueEvent{Kind: kind, Claim: tn})
 					break
 				}
 			}
@@ -219,7 +219,7 @@ func TestAQueueKeepsItsRulesInAnyOrderOfEvents(t *testing.T) {
 				}
 			}
 		}
-		if !j.q.Idle() || len(j.arrived) > 0 {
+		if len(j.q.waiting)+len(j.q.claims) > 0 || j.q.campaign != nil || len(j.arrived) > 0 {
 			j.fail("seed %d: %d wait for ever; the queue is %+v", seed, len(j.arrived), j.q)
 		}
 	}
@@ -236,7 +236,7 @@ func TestHandingOnIsBounded(t *testing.T) {
 		j.unlock(w)
 	}
 	if j.turns[tn] != Turns {
-		t.Errorf("one tenure had %d turns, want %d", j.turns[tn], Turns)
+		t.Errorf("one claim had %d turns, want %d", j.turns[tn], Turns)
 	}
 	tn = j.win()
 	j.now += Window

@@ -44,11 +44,7 @@ func (t Timing) Fill(ttl time.Duration) Timing {
 }
 
 // Span is how long a lease may be trusted, counted from before the call that the store accepted.
-func (t Timing) Span() time.Duration { return t.spanOf(t.TTL) }
-
-func (t Timing) spanOf(ttl time.Duration) time.Duration {
-	return ttl - time.Duration(float64(ttl)*t.Drift)
-}
+func (t Timing) Span() time.Duration { return t.TTL - time.Duration(float64(t.TTL)*t.Drift) }
 
 // Validate says which relation of t cannot work, or nil. A renewal that hangs for its whole time
 // limit, and a second one after it, must fit in before the contexts end: otherwise a single slow

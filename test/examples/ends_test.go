@@ -39,13 +39,13 @@ func TestTheStepOfAShellThatIsEndedWorksAlone(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			name := "ends-" + strings.ReplaceAll(how, " ", "-")
 			first := start(t, t, env, "setsid", "bash", "../../examples/shell/lead.sh", name, step)
-			first.says("begins", 10*time.Second)
+			first.says("begins")
 			second := start(t, t, env, languages["shell"](name)...)
 			time.Sleep(200 * time.Millisecond)
 			if err := signal(first.cmd.Process.Pid); err != nil {
 				t.Fatal(err)
 			}
-			second.says("leads ", 10*time.Second)
+			second.says("leads ")
 			onlyOneWorks(t, first)
 		})
 	}
@@ -85,9 +85,9 @@ func TestAForkedChildOfPythonDoesNotResign(t *testing.T) {
 	t.Parallel()
 	_, env := sidecar(t)
 	first := start(t, t, env, "python3", "-B", "-c", forks)
-	first.says("works", 10*time.Second)
+	first.says("works")
 	second := start(t, t, env, languages["shell"]("forks")...)
-	second.says("leads ", 10*time.Second)
+	second.says("leads ")
 	onlyOneWorks(t, first)
-	first.ends(0, 5*time.Second)
+	first.ends(0)
 }

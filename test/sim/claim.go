@@ -136,7 +136,7 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	w, h := c.l.s.w, &c.l.s.n.host
 	standing := c.core.Phase() == core.Entering || c.core.Phase() == core.Waiting
 	o := c.core.Step(e)
-	if o.Fresh {
+	if o.NewID {
 		w.ids++
 		c.place = place{name: c.name, id: w.ids}
 		if w.tr != nil {

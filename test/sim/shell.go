@@ -163,9 +163,9 @@ func (t *task) stumble() {
 
 func (l *lease) carryOut(t *task, now int64, o core.LeaseOrder) {
 	if l.ending == core.None {
-		l.ending = o.End
+		l.ending = o.Stop
 	}
-	if d := int64(l.core.Deadline()); d != l.deadline || o.Over {
+	if d := int64(l.core.Deadline()); d != l.deadline || o.EndRight {
 		l.s.w.judge.moves(l, d)
 		l.deadline = d // first: Check must say no before anybody is told
 		if d != 0 {
@@ -173,11 +173,11 @@ func (l *lease) carryOut(t *task, now int64, o core.LeaseOrder) {
 		}
 		t.stumble()
 	}
-	if o.End != core.None {
-		l.s.w.say(&l.s.n.host, news, "lease %x is ending: %v", l.dl.id(), o.End)
-		l.end(t, o.End)
+	if o.Stop != core.None {
+		l.s.w.say(&l.s.n.host, news, "lease %x is ending: %v", l.dl.id(), o.Stop)
+		l.end(t, o.Stop)
 	}
-	if o.Over {
+	if o.EndRight {
 		l.tell(t, core.ClaimEvent{Kind: core.LeaseOver, Cause: l.ending})
 	}
 	if l.told {

@@ -124,8 +124,8 @@ func freezeAny(_ *torture, l *line, rng *rand.Rand) (string, error) {
 // more.
 const shortHolds = 3
 
-// runLocks does harm for that long, goes on until each kind of lock was had shortHolds times (a busy
-// machine may come to nothing before that), and ends everything.
+// runLocks does harm for that long, goes on until each kind of lock was had shortHolds times, since
+// a busy machine may come to nothing before that, and ends everything.
 func (s *torture) runLocks(row []lane, d time.Duration, l *line, kinds []string) {
 	s.Helper()
 	stall := watchStalls()
