@@ -67,10 +67,10 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 	}
 }
 
-// sweep deletes the claims of a session that are not on its record's lease: a move was not
-// finished. On etcd 3.7, where keys alone come without their lease, it deletes them all: the
-// session is about to end. Where the record is on no lease it is deleted too. It reports false if
-// the record has changed meanwhile, for then there may be more.
+// sweep deletes the claims of a session that are not on its record's lease, which a move has not
+// reached yet. etcd 3.7 does not tell the lease of keys without values: there sweep deletes all
+// claims, for the session is about to end. If the record is on no lease, sweep deletes it too. It
+// reports false if the record has changed meanwhile: there may be more claims then.
 func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.KeyValue) (bool, error) {
 	since := func(from, end string) *pb.RequestOp {
 		r := keysOnly(keyRange(from, end), 0)
@@ -100,7 +100,6 @@ func (s *Store) sweep(ctx context.Context, what, session string, rec *mvccpb.Key
 	return s.sweepSome(ctx, what, rec, []*mvccpb.KeyValue{rec})
 }
 
-// isClaimOf reports whether a key is laid out as a claim of that session.
 func (s *Store) isClaimOf(key, session string) bool {
 	whose, _ := parseStem(key)
 	return s.isClaim(key) && whose == session
@@ -148,8 +147,8 @@ func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) erro
 // maxTTLReads is how many leases are asked about at once.
 const maxTTLReads = 16
 
-// Remaining implements [driver.LeaseViewer], in whole seconds. Of a session with a heartbeat
-// nothing is told: its waiters go by that, not by etcd's lease.
+// Remaining implements [driver.LeaseViewer], in whole seconds. A session with a
+// heartbeat is left out: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
 	for some := range slices.Chunk(leases, keysPerTxn) {
@@ -183,7 +182,6 @@ func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]dri
 	return all, errors.Join(errs...)
 }
 
-// leasesNow adds the etcd leases that these sessions are on at present.
 func (s *Store) leasesNow(ctx context.Context, sessionIDs []string, ids map[string]int64) error {
 	req := &pb.TxnRequest{}
 	for _, id := range sessionIDs {

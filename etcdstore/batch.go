@@ -129,7 +129,6 @@ func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnReques
 	}
 }
 
-// answer is what became of the operation, for its caller.
 func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error) {
 	if o.out.Err == nil {
 		return o.resp, o.doubt, nil
@@ -314,7 +313,6 @@ func (p *batcher) sendOps(t *batch, all []*op, most int) {
 	}
 }
 
-// sendTogether sends operations in one Txn.
 func (p *batcher) sendTogether(ctx context.Context, some []*op) (*pb.TxnResponse, etcdwire.Outcome) {
 	if len(some) == 1 {
 		return p.j.sendWithRecord(ctx, some[0].bare, some[0].record)
@@ -325,7 +323,6 @@ func (p *batcher) sendTogether(ctx context.Context, some []*op) (*pb.TxnResponse
 	return p.w.Send(ctx, pack(some))
 }
 
-// anyRecord reports whether any of the operations leaves a record.
 func anyRecord(some []*op) bool {
 	return slices.ContainsFunc(some, func(o *op) bool { return o.record != nil })
 }
@@ -342,7 +339,6 @@ func (p *batcher) fit(all []*op, most int) int {
 	return len(all)
 }
 
-// present returns those operations whose callers have not given up.
 func (p *batcher) present(all []*op) []*op {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -112,7 +112,6 @@ func byName(claims []driver.Claim) (names [][]int) {
 	return names
 }
 
-// claim enters one claim, or finds its place again.
 func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error) {
 	seat := l.seats.open(storeutil.SeatOf(c))
 	defer l.seats.drop(seat)
@@ -126,7 +125,8 @@ func (l *lease) claim(ctx context.Context, c driver.Claim) (driver.Place, error)
 // enterFunc enters a claim of which begin has been called. The caller has the seat's turn.
 type enterFunc func(context.Context, *seatState, driver.Claim) (driver.Place, error)
 
-// claimIn enters c by enter, or finds its place again. The caller has the seat's turn.
+// claimIn calls enter for c. Before, it removes another claim from the seat; after a final error,
+// it removes what enter has left. The caller has the seat's turn.
 func (l *lease) claimIn(ctx context.Context, seat *seatState, c driver.Claim, enter enterFunc) (driver.Place, error) {
 	if l.over() {
 		return driver.Place{}, l.goneErr(verb("claim", c.Name))
@@ -167,7 +167,7 @@ func (l *lease) claimIn(ctx context.Context, seat *seatState, c driver.Claim, en
 	return p, err
 }
 
-// stand enters c, unless it stands already. The caller has the seat's turn.
+// enterOrFind enters c, unless it stands already. The caller has the seat's turn.
 func (l *lease) enterOrFind(ctx context.Context, seat *seatState, c driver.Claim) (driver.Place, error) {
 	l.seats.mu.Lock()
 	p := seat.placeLocked()
@@ -280,7 +280,7 @@ func (l *lease) entry(ctx context.Context, seat *seatState, c driver.Claim, att 
 		req.Failure = append(req.Failure, neighbours(dir)) // who is in its way
 		return req, nil
 	}
-	// The read comes before the put, and does not see it.
+	// The read comes before the put in the Txn, and does not find this claim.
 	req.Success = []*pb.RequestOp{neighbours(dir), doPut(seat.key, c.Value, att.lease)}
 	return req, nil
 }
@@ -376,7 +376,6 @@ func (l *lease) room(ctx context.Context, seat *seatState, c driver.Claim) (int6
 	return resp.Header.Revision, nil
 }
 
-// mixed is the error for a claim whose slots differ from those of other, which stands in the line.
 func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error {
 	n, _ := parseClaim(l.s.lineDir(c.Name), string(other.Key))
 	return fmt.Errorf("etcd: %s: %w", what, driver.Misfit(c.Name, n, c.Slots))
@@ -391,7 +390,6 @@ func free(slots int, entered *pb.TxnResponse) bool {
 // seatMax is how many letters and digits a seat has at most.
 const seatMax = 16
 
-// checkClaims returns an ErrRefused for claims that cannot be made.
 func checkClaims(claims ...driver.Claim) error {
 	if err := driver.CheckClaims(claims...); err != nil {
 		return fmt.Errorf("etcd: claim: %w", err)

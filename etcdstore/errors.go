@@ -24,7 +24,6 @@ func verb(what, name string) string { return fmt.Sprintf("%s %q", what, name) }
 
 func taken(what string) error { return fmt.Errorf("etcd: %s: %w", what, driver.ErrTaken) }
 
-// placeGone is the error of a verb on a place that no longer stands.
 func placeGone(verb string, name string) error {
 	return fmt.Errorf("etcd: %s %q: the claim: %w", verb, name, driver.ErrGone)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// seen is what one endpoint said.
+// memberAnswer is what one endpoint said.
 type memberAnswer struct {
 	endpoint string
 	resp     *pb.StatusResponse
@@ -80,7 +80,6 @@ func (s *Store) ask(ctx context.Context, endpoint string) memberAnswer {
 	return m
 }
 
-// memberFinding says how one server of a cluster is.
 func memberFinding(m memberAnswer, cluster uint64) driver.Finding {
 	f := driver.Finding{Topic: "member " + m.endpoint, Level: driver.Fine}
 	if m.err != nil {
@@ -159,7 +158,6 @@ func plainly(err error) string {
 	return etcdwire.Text(err)
 }
 
-// clusterOf says what the servers are together.
 func (s *Store) clusterOf(ctx context.Context, all []memberAnswer) driver.Finding {
 	f := driver.Finding{Topic: "cluster", Level: driver.Fine}
 	term, leader, terms := s.leaderOf(all)
@@ -230,7 +228,6 @@ func countOf(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// alarms tells what etcd itself complains of.
 func (s *Store) alarms(ctx context.Context) driver.Finding {
 	f := driver.Finding{Topic: "alarms", Level: driver.Fine, Found: "none"}
 	var resp *pb.AlarmResponse
@@ -289,7 +286,6 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 	return []driver.Finding{f}
 }
 
-// guard tells whether etcd asks who is there.
 func (s *Store) guard(ctx context.Context) string {
 	switch on, err := asksForUsers(ctx, s.wire); {
 	case err != nil:

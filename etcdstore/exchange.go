@@ -54,7 +54,6 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 	return entered, err
 }
 
-// checkExchange returns an ErrRefused where p cannot be exchanged for c.
 func (l *lease) checkExchange(p driver.Place, c driver.Claim) error {
 	l.seats.mu.Lock()
 	if seat := l.seats.by[storeutil.SeatAt(p)]; seat != nil && seat.id == p.ID {
@@ -76,9 +75,9 @@ func (l *lease) oneByOne(ctx context.Context, from, to *seatState, p driver.Plac
 	return l.claimIn(ctx, to, c, l.enterOrFind)
 }
 
-// exchange does the Txn until it fits what stands. Where it cannot, or etcd refuses it, it releases
-// and then enters: the place is given up whatever becomes of the claim. The caller has both seats'
-// turns.
+// exchange tries the Txn until its compares fit what stands. Where they cannot, or etcd refuses it,
+// it releases and then enters: the place is given up whatever becomes of the claim. The caller has
+// both seats' turns.
 func (l *lease) exchange(ctx context.Context, from, to *seatState, p driver.Place, c driver.Claim, token int64,
 ) (driver.Place, error) {
 	for {

@@ -14,17 +14,17 @@ import (
 // process follows many places, one watch of etcd serves them all.
 func (n *newsbox) Follow(places ...driver.Place) {
 	for _, p := range places {
-		a := n.newWaiter(p)
-		if a == nil {
+		wt := n.newWaiter(p)
+		if wt == nil {
 			continue
 		}
-		earlier, ok := n.waiters.add(a)
+		earlier, ok := n.waiters.add(wt)
 		if earlier != nil {
 			earlier.drop()
 		}
 		if ok {
-			a.startListening()
-			a.watchPredecessor()
+			wt.startListening()
+			wt.watchPredecessor()
 		}
 	}
 }
@@ -41,44 +41,44 @@ func (n *newsbox) newWaiter(p driver.Place) *waiter {
 	return newWaiterLocked(n.s, n.waiters, seat)
 }
 
-// unfollow ends the following of a. From then on News watches the claim's key. It reports false if
-// the following has ended already.
-func (n *newsbox) unfollow(a *waiter) bool {
-	if !n.waiters.remove(a) {
+// unfollow ends the following of a claim. From then on News watches the claim's key. It reports
+// false if the following has ended already.
+func (n *newsbox) unfollow(wt *waiter) bool {
+	if !n.waiters.remove(wt) {
 		return false
 	}
-	a.drop()
-	n.watchSoon(a.seat, uint64(a.token))
+	wt.drop()
+	n.watchSoon(wt.seat, uint64(wt.token))
 	return true
 }
 
 // released ends the following of a claim that its owner has given up.
 func (n *newsbox) released(id seatID, token uint64) {
-	if a := n.waiters.of(id); a != nil && a.token == int64(token) {
-		n.unfollow(a)
+	if wt := n.waiters.of(id); wt != nil && wt.token == int64(token) {
+		n.unfollow(wt)
 	}
 }
 
-// known tells what is known of the queued places without a read. It returns those of which that is
-// not enough: their lines must be read.
+// known tells the queued places of which enough is known without a read. It returns the others:
+// their lines must be read.
 func (n *newsbox) known() (out []driver.News, doubtful []*waiter) {
-	for _, a := range n.waiters.take(n.s.wire.Hub) {
+	for _, wt := range n.waiters.take(n.s.wire.Hub) {
 		if n.over() {
 			break // all of them, perhaps thousands, have been dropped
 		}
-		o, unsure := a.ask()
+		o, unsure := wt.ask()
 		switch {
-		case o == holds && n.keepFollowing(a):
-			out = n.tell(out, a, driver.News{Held: true})
+		case o == holds && n.keepFollowing(wt):
+			out = n.tell(out, wt, driver.News{Held: true})
 		case o == holds:
-			out = n.tellLast(out, a, driver.News{Held: true})
-			n.toldUnread = append(n.toldUnread, a.seat)
+			out = n.tellLast(out, wt, driver.News{Held: true})
+			n.toldUnread = append(n.toldUnread, wt.seat)
 		case o == ended:
-			out = n.tellLast(out, a, driver.News{Gone: true})
+			out = n.tellLast(out, wt, driver.News{Gone: true})
 		case unsure:
-			doubtful = append(doubtful, a)
+			doubtful = append(doubtful, wt)
 		default:
-			a.watchPredecessor()
+			wt.watchPredecessor()
 		}
 	}
 	return out, doubtful
@@ -86,11 +86,11 @@ func (n *newsbox) known() (out []driver.News, doubtful []*waiter) {
 
 // keepFollowing goes on following a place that is told as held, for its end. It reports false where
 // the line cannot be listened to any longer.
-func (n *newsbox) keepFollowing(a *waiter) bool {
-	if n.waiters.of(a.seat) != a || !a.keepListening() {
+func (n *newsbox) keepFollowing(wt *waiter) bool {
+	if n.waiters.of(wt.seat) != wt || !wt.keepListening() {
 		return false
 	}
-	a.watchPredecessor() // there is none any more
+	wt.watchPredecessor() // there is none any more
 	return true
 }
 
@@ -106,25 +106,25 @@ func (n *newsbox) readWhatWasTold() {
 	n.toldUnread = nil
 }
 
-// tellLast ends the following of a and adds the news of it. It adds nothing where a is not
-// followed any more.
-func (n *newsbox) tellLast(out []driver.News, a *waiter, news driver.News) []driver.News {
-	if !n.unfollow(a) {
+// tellLast ends the following of a claim and adds the news of it. It adds nothing where the claim
+// is not followed any more.
+func (n *newsbox) tellLast(out []driver.News, wt *waiter, news driver.News) []driver.News {
+	if !n.unfollow(wt) {
 		return out
 	}
-	return n.tell(out, a, news)
+	return n.tell(out, wt, news)
 }
 
-// tell adds the news of a, unless its owner gives the claim up. Of a claim that is known by now to
-// have ended it tells the end, whatever else was to be told.
-func (n *newsbox) tell(out []driver.News, a *waiter, news driver.News) []driver.News {
-	if a.hasEnded() {
+// tell adds the news of a claim, unless its owner is giving it up. If the claim is known to have
+// ended by now, it tells the end instead.
+func (n *newsbox) tell(out []driver.News, wt *waiter, news driver.News) []driver.News {
+	if wt.hasEnded() {
 		news = driver.News{Gone: true}
 	}
 	n.seats.mu.Lock()
 	defer n.seats.mu.Unlock()
-	seat := n.seats.by[a.seat]
-	if seat == nil || int64(seat.token) != a.token || seat.leaving {
+	seat := n.seats.by[wt.seat]
+	if seat == nil || int64(seat.token) != wt.token || seat.leaving {
 		return out
 	}
 	news.Place = seat.placeLocked()
@@ -145,16 +145,16 @@ func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*w
 	var some []*waiter
 	var err error
 	asked := 0
-	for i, a := range doubtful {
+	for i, wt := range doubtful {
 		known := false
-		if p := a.blocker(); p.rev != 0 && asked < quickAsks && err == nil {
+		if p := wt.blocker(); p.rev != 0 && asked < quickAsks && err == nil {
 			asked++
-			known, err = n.stillBlocked(ctx, a, p)
+			known, err = n.stillBlocked(ctx, wt, p)
 		}
 		if known {
-			a.watchPredecessor() // since it was queued, another claim may have come right before it
+			wt.watchPredecessor() // since it was queued, another claim may have come right before it
 		} else {
-			some = append(some, a)
+			some = append(some, wt)
 		}
 		if len(some) == looksPerTxn || i == len(doubtful)-1 && len(some) > 0 {
 			if err == nil {
@@ -171,26 +171,26 @@ func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*w
 	return out, err
 }
 
-// stillBlocked reports whether a's claim and p, its blocker, still stand. The question costs the
+// stillBlocked reports whether the claim and p, its blocker, still stand. The question costs the
 // same however long the line is.
-func (n *newsbox) stillBlocked(ctx context.Context, a *waiter, p predecessor) (bool, error) {
+func (n *newsbox) stillBlocked(ctx context.Context, wt *waiter, p predecessor) (bool, error) {
 	done, err := n.s.startLineRead(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer done()
 	resp, _, err := n.s.wire.Txn(ctx, "news", &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(a.key, a.token), ifCreate(p.key, p.rev)},
+		Compare: []*pb.Compare{ifCreate(wt.key, wt.token), ifCreate(p.key, p.rev)},
 		// Without a read etcd would answer from one member alone.
-		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(a.key), CountOnly: true})},
+		Success: []*pb.RequestOp{doRange(&pb.RangeRequest{Key: []byte(wt.key), CountOnly: true})},
 	})
 	if forbidden(err) {
-		return false, nil // which lookAt tells
+		return false, nil // lookAt tells it as refused
 	}
 	if err != nil || !resp.Succeeded {
 		return false, err
 	}
-	a.noteStillBlocked(resp.Header.Revision)
+	wt.noteStillBlocked(resp.Header.Revision)
 	return true, nil
 }
 
@@ -202,8 +202,8 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 	for most := min(2*looksPerTxn, limit.Ops()); len(some) > 0 && !n.over(); {
 		req := &pb.TxnRequest{}
 		var at []int // where the answers about each begin
-		for _, a := range some {
-			ops := n.looking(a.place())
+		for _, wt := range some {
+			ops := n.looking(wt.place())
 			if len(at) > 0 && len(req.Success)+len(ops) > most {
 				break
 			}
@@ -234,8 +234,8 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 		case err != nil:
 			return out, err
 		default:
-			for i, a := range some[:k] {
-				out = n.seenOf(out, a, resp, at[i])
+			for i, wt := range some[:k] {
+				out = n.seenOf(out, wt, resp, at[i])
 			}
 		}
 		some = some[k:]
@@ -243,18 +243,18 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 	return out, nil
 }
 
-// seenOf takes over what the answers from index at on say of a, and adds it where it is news.
-func (n *newsbox) seenOf(out []driver.News, a *waiter, resp *pb.TxnResponse, at int) []driver.News {
-	p := a.place()
+// seenOf hands wt the answers about it, which begin at index at, and adds them where they are news.
+func (n *newsbox) seenOf(out []driver.News, wt *waiter, resp *pb.TxnResponse, at int) []driver.News {
+	p := wt.place()
 	st := n.standingIn(p, resp, at)
 	switch {
 	case !st.stands:
-		return n.tellLast(out, a, driver.News{Gone: true})
-	case st.held && !a.isHoldTold():
+		return n.tellLast(out, wt, driver.News{Gone: true})
+	case st.held && !wt.isHoldTold():
 		n.announce(p, st)
-		return n.tellLast(out, a, driver.News{Held: true})
+		return n.tellLast(out, wt, driver.News{Held: true})
 	}
-	a.noteLook(st)
-	a.watchPredecessor()
+	wt.noteLook(st)
+	wt.watchPredecessor()
 	return out
 }

@@ -210,8 +210,8 @@ func TestSimulatedOldLineIsForgotten(t *testing.T) {
 		}
 		seat.id, seat.key = "x-2", s.lineDir("x")+l.ID()
 		p := l.entered(seat, 1000, 1000, false)
-		if a := l.newWaiter(p); a.asOf != 0 || a.aheadIsAll || len(a.ahead) > 0 {
-			t.Errorf("seed 1: it knows %v at revision %d", a.ahead, a.asOf)
+		if wt := l.newWaiter(p); wt.asOf != 0 || wt.aheadIsAll || len(wt.ahead) > 0 {
+			t.Errorf("seed 1: it knows %v at revision %d", wt.ahead, wt.asOf)
 		}
 	})
 }
@@ -284,8 +284,8 @@ func TestSimulatedLateFollowOfAnEarlierClaim(t *testing.T) {
 	l.seats.by[later.seat] = &seatState{seatID: later.seat, key: "primacy/x/own", claimFields: claimFields{id: "c",
 		token: 100}}
 	l.Follow(driver.Place{Name: "x", ID: "c", Token: 100})
-	if a := l.waiters.by[later.seat]; a != later || later.dropped {
-		t.Errorf("the claim of token %d is followed, want 200", a.token)
+	if wt := l.waiters.by[later.seat]; wt != later || later.dropped {
+		t.Errorf("the claim of token %d is followed, want 200", wt.token)
 	}
 }
 
@@ -294,28 +294,28 @@ func TestSimulatedLateFollowOfAnEarlierClaim(t *testing.T) {
 func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		h, l := fakeHub()
-		a := awaitOn(l, "b")
-		l.seats.by[a.seat] = &seatState{seatID: a.seat, claimFields: claimFields{id: "c", token: 100}}
-		l.waiters.by[a.seat] = a
-		a.startListening()
+		wt := awaitOn(l, "b")
+		l.seats.by[wt.seat] = &seatState{seatID: wt.seat, claimFields: claimFields{id: "c", token: 100}}
+		l.waiters.by[wt.seat] = wt
+		wt.startListening()
 		h.Lock()
-		h.Stood(a.in[0], 100)
-		h.Deliver(a.in[0], goneAt(101, "primacy/x/b"))
+		h.Stood(wt.in[0], 100)
+		h.Deliver(wt.in[0], goneAt(101, "primacy/x/b"))
 		h.Unlock()
-		o, _ := a.ask()
+		o, _ := wt.ask()
 		if kept {
-			kept = l.keepFollowing(a)
+			kept = l.keepFollowing(wt)
 		}
 		h.Lock()
-		h.Deliver(a.in[0], goneAt(102, "primacy/x/own"))
+		h.Deliver(wt.in[0], goneAt(102, "primacy/x/own"))
 		h.Unlock()
 		var out []driver.News
 		if kept {
-			out = l.tell(nil, a, driver.News{Held: true})
+			out = l.tell(nil, wt, driver.News{Held: true})
 		} else {
-			out = l.tellLast(nil, a, driver.News{Held: true})
+			out = l.tellLast(nil, wt, driver.News{Held: true})
 		}
-		out = l.tellLast(out, a, driver.News{Gone: true})
+		out = l.tellLast(out, wt, driver.News{Gone: true})
 		if o != holds || len(out) != 1 || !out[0].Gone || out[0].Held || len(l.waiters.by) > 0 {
 			t.Errorf("kept %v: outcome %d, news %+v, %d followed yet", kept, o, out, len(l.waiters.by))
 		}
@@ -326,18 +326,18 @@ func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 // News has told so. The next call of News reads its key.
 func TestSimulatedHeldAsItsWatchIsLost(t *testing.T) {
 	h, l := fakeHub()
-	a := awaitOn(l, "b")
-	l.seats.by[a.seat] = &seatState{seatID: a.seat, claimFields: claimFields{id: "c", token: 100}}
-	l.waiters.by[a.seat] = a
-	a.startListening()
+	wt := awaitOn(l, "b")
+	l.seats.by[wt.seat] = &seatState{seatID: wt.seat, claimFields: claimFields{id: "c", token: 100}}
+	l.waiters.by[wt.seat] = wt
+	wt.startListening()
 	h.Lock()
-	h.Stood(a.in[0], 100)
-	h.Deliver(a.in[0], goneAt(101, "primacy/x/b"))
-	h.Lost(a.in[0], false)
+	h.Stood(wt.in[0], 100)
+	h.Deliver(wt.in[0], goneAt(101, "primacy/x/b"))
+	h.Lost(wt.in[0], false)
 	h.Unlock()
 	out, _ := l.known()
 	l.readWhatWasTold()
-	if len(out) != 1 || !out[0].Held || !l.changed[a.seat] {
+	if len(out) != 1 || !out[0].Held || !l.changed[wt.seat] {
 		t.Errorf("news %+v, to be read: %v", out, l.changed)
 	}
 }

@@ -73,7 +73,6 @@ func newHeartbeat(key string, ttl, base time.Duration, asked instant) *heartbeat
 	return &heartbeat{key: key, maxProofAge: limit, hedgeAfter: ttl / 20, proven: asked, tried: asked, pause: limit / 4}
 }
 
-// renewHeartbeat is what Renew does for a session with a heartbeat.
 func (r *renewal) renewHeartbeat(ctx context.Context) error {
 	r.renewBaseSoon()
 	actx, cancel := context.WithTimeout(ctx, min(r.ttl/2, etcdwire.CallLimit))
@@ -101,7 +100,6 @@ func (r *renewal) renewHeartbeat(ctx context.Context) error {
 	return nil
 }
 
-// beatAnswer is an answer to a heartbeat.
 type beatAnswer struct {
 	resp *pb.TxnResponse
 	at   etcdwire.MemberConn
@@ -182,7 +180,6 @@ func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdw
 	}
 }
 
-// beatAt writes the heartbeat at one member.
 func (r *renewal) beatAt(ctx context.Context, member etcdwire.MemberConn) beatAnswer {
 	resp, err := pb.NewKVClient(member.Conn).Txn(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{ifCreate(r.heartbeat.key, r.recordCreated), ifCreate(r.recordKey, r.recordCreated)},

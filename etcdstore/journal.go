@@ -27,8 +27,8 @@ type journal struct {
 	wire   *etcdwire.Wire
 	leases *journalLeases
 
-	mu    sync.Mutex      // guards what follows; nothing is called while it is held
-	trims map[string]bool // journals that somebody in this process trims just now
+	mu    sync.Mutex      // guards what follows
+	trims map[string]bool // journals that this process trims just now
 	off   time.Time       // until then releases leave no records
 }
 
@@ -102,7 +102,7 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 		case isGone(err) && tries < 2:
 			j.leases.forget(shard)
 		case errors.Is(err, driver.ErrRefused) && lease != 0:
-			bare = true // a user may attach nothing to a lease with a key that he may not write
+			bare = true // etcd refuses a put on a lease that has a key which the user may not write
 		default:
 			return resp, doubt, notGone(err)
 		}
@@ -118,7 +118,7 @@ func notGone(err error) error {
 	return err
 }
 
-// rights says what a user lacks who may not use journals.
+// rights adds to an error for want of a right which right that is.
 func (j *journal) rights(err error) error {
 	if !forbidden(err) {
 		return err
@@ -174,7 +174,7 @@ func (j *journal) Journals(ctx context.Context, prefix string) (names []string, 
 	return names, nil
 }
 
-// pastJournal returns where to read on behind the journal of that record.
+// pastJournal returns a key behind all those of the journal that has that record.
 func pastJournal(base string, last *mvccpb.KeyValue) string {
 	key := string(last.Key)
 	if i := strings.IndexByte(key[len(base):], '/'); i >= 0 {
@@ -186,7 +186,7 @@ func pastJournal(base string, last *mvccpb.KeyValue) string {
 // slack is how many records more than keep a journal may have before some are removed.
 func slack(keep int) int { return 8 + keep/8 }
 
-// trimLater removes records beyond keep, unless somebody in this process is at it.
+// trimLater removes records beyond keep in the background, unless this process does so already.
 func (j *journal) trimLater(name string, keep int) {
 	if !j.begin(name) {
 		return
@@ -304,7 +304,7 @@ func mayBlameRecord(err error) bool {
 	return st.Code() != codes.Unavailable && st.Code() != codes.DeadlineExceeded && st.Code() != codes.Canceled
 }
 
-// blame notes why a record was refused: without it the request went through.
+// blame notes why a record was refused. The request without it has succeeded.
 func (j *journal) blame(jr *journalRecord, err error) {
 	switch known := rpctypes.Error(err); {
 	case isGone(etcdwire.Final(err)):
@@ -328,7 +328,7 @@ func (j *journal) isOff() bool {
 	return time.Now().Before(j.off)
 }
 
-// begin reports whether nobody trims that journal; from now on the caller does.
+// begin notes that the caller trims that journal. It reports false if another one does so already.
 func (j *journal) begin(journal string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -60,14 +60,14 @@ type journalLeases struct {
 	wire *etcdwire.Wire
 	now  func() time.Time // the wall clock; tests have another
 
-	mu          sync.Mutex // guards what follows; nothing is called while it is held
+	mu          sync.Mutex // guards what follows
 	known       map[recordShard]leaseState
 	noWaitUntil time.Time // for a lease, by releases
 }
 
-// leaseState is a lease for records as it is known.
+// leaseState is what is known of a shard's lease.
 type leaseState struct {
-	id    int64         // 0: do without
+	id    int64         // 0: records go without a lease
 	until time.Time     // when to ask again; zero: never
 	ready chan struct{} // closed once it is known
 }
@@ -79,7 +79,6 @@ func (rl *journalLeases) shardOf(journal string) recordShard {
 	return recordShard{month: rl.now().Unix() / int64(month/time.Second), number: uint8(h.Sum32() % shards)}
 }
 
-// leaseID returns the ID of a record lease, another one for each try.
 func (rl *journalLeases) leaseID(shard recordShard, try int) int64 {
 	sum := sha256.Sum256(fmt.Appendf(nil, "primacy journal %q %q %d %d %d", rl.prefix, rl.wire.Client().Username,
 		shard.month, shard.number, try))
@@ -134,7 +133,8 @@ func (rl *journalLeases) knownID(shard recordShard) int64 {
 	return rl.known[shard].id
 }
 
-// forget has a lease granted anew that etcd does not know any more.
+// forget notes that etcd does not know a shard's lease any more: the next record has it granted
+// anew.
 func (rl *journalLeases) forget(shard recordShard) {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()

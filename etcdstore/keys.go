@@ -36,10 +36,10 @@ const (
 	nonLine, nonLineEnd = "@", "A"
 )
 
-// upper holds the digits of an escape. With two spellings one name could have two lines.
+// upper holds the digits of an escape: with lower-case ones too, one name could have two lines.
 const upper = "0123456789ABCDEF"
 
-// plain reports whether c stands for itself in an escaped name.
+// isPlain reports whether escape leaves c as it is.
 func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '.' || c == '-'
 }
@@ -79,7 +79,7 @@ func unescape(s string) (string, bool) {
 	return b.String(), true
 }
 
-// hex writes a lease's ID as its keys end.
+// hex writes a lease's ID as keys have it.
 func hex(lease int64) string { return strconv.FormatInt(lease, 16) }
 
 // lineDir returns what all claims on name begin with.
@@ -103,8 +103,8 @@ func (k layout) claimKey(id seatID, slots int, stem string) string {
 	return dir + stem
 }
 
-// stemOf returns the session's part of its claims' keys. Beat is the ttl of its heartbeat, 0: it
-// has none.
+// stemOf returns the session's part of its claims' keys. Beat is the ttl of its heartbeat, 0 for
+// none.
 func stemOf(lease int64, beat time.Duration) string {
 	if beat == 0 {
 		return hex(lease)
@@ -122,7 +122,7 @@ func parseStem(key string) (session string, beat time.Duration) {
 	}
 	n, err := strconv.ParseInt(ms, 10, 64)
 	if _, bad := strconv.ParseInt(session, 16, 64); bad != nil || err != nil || n <= 0 || n > maxTTL.Milliseconds() {
-		return session, 0 // a stranger's, who only writes like this
+		return session, 0 // another program's key that only looks so
 	}
 	return session, time.Duration(n) * time.Millisecond
 }
@@ -161,10 +161,8 @@ func (k layout) isClaim(key string) bool {
 	return ok
 }
 
-// sessionKey returns the key of a lease's record.
 func (k layout) sessionKey(lease int64) string { return k.prefix + sessions + hex(lease) }
 
-// beatKey returns the key of the heartbeat of the session of that ID.
 func (k layout) beatKey(session string) string { return k.prefix + beats + session }
 
 // sessionEnd ends the range of a session's record and its requests. "0" follows "/": the range has
@@ -174,8 +172,6 @@ func sessionEnd(key string) string { return key + "0" }
 // askKey returns the key of a request to the holder of name, whose session's record is record.
 func askKey(record, name string) string { return record + "/ask/" + escape(name) }
 
-// journalsDir returns what the keys of all records begin with.
 func (k layout) journalsDir() string { return k.prefix + journals }
 
-// journalDir returns what the keys of one journal's records begin with.
 func (k layout) journalDir(name string) string { return k.journalsDir() + escape(name) + "/" }

@@ -12,8 +12,8 @@ import (
 )
 
 // lease is a [driver.Lease]: an etcd lease, the session's record under it, and at most one claim
-// for each seat. Its own methods enter claims and give them up. The rest are objects, each with
-// its lock.
+// for each seat. Its own methods enter claims and give them up. What it embeds
+// does the rest, each part under a lock of its own.
 //
 // # Locks
 //

@@ -35,7 +35,6 @@ func (s *Store) readLine(ctx context.Context, what, name string) (*pb.RangeRespo
 	return s.wire.Get(ctx, what, oldestFirst(prefixRange(s.lineDir(name))))
 }
 
-// line makes a Line of what was read.
 func (s *Store) line(ctx context.Context, what, name string, resp *pb.RangeResponse) (driver.Line, error) {
 	owners, err := s.ownersOf(ctx, what, resp.Kvs, resp.Header.Revision)
 	if err != nil {
@@ -185,7 +184,7 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 		dir, _, inDir := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
 		name, ok := unescape(string(dir))
 		if !inDir || !ok {
-			continue // a session's record, or no claim of any name
+			continue // a key of no line
 		}
 		byName[name] = append(byName[name], kv)
 		all = append(all, kv)
@@ -202,7 +201,7 @@ func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error)
 	return lines, nil
 }
 
-// readLines reads all keys that begin with from, oldest first, but those that are of no line:
+// readLines reads all keys that begin with from, oldest first. It does not read keys of no line:
 // journals may be long.
 func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
 	if from != s.prefix {
@@ -243,8 +242,9 @@ func sessionOf(kv *mvccpb.KeyValue) string {
 	return session
 }
 
-// ownersOf returns the owners of the sessions that kvs are claims of. Unknown records are read as
-// of rev: read later, a lease that has expired meanwhile would look like another program's.
+// ownersOf returns the owners of the sessions that kvs are claims of. Records that are not known
+// yet are read as of rev: later, one whose session has ended would be missing, as another program's
+// is.
 func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64,
 ) (map[string]owner, error) {
 	out := map[string]owner{}
@@ -270,7 +270,6 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 	return out, nil
 }
 
-// readOwners reads records in one Txn and remembers them.
 func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev int64, out map[string]owner) error {
 	req := &pb.TxnRequest{}
 	for _, id := range ids {
@@ -296,7 +295,6 @@ func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev i
 	return nil
 }
 
-// ownerOf reads one record.
 func ownerOf(kv *mvccpb.KeyValue) owner {
 	if kv == nil {
 		return owner{note: "entered by another program: its lease has no session record"}

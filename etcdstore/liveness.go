@@ -15,10 +15,10 @@ import (
 // livenessWatch watches the heartbeat of one session for all in this process who wait right behind
 // a claim of it, and ends the session when the heartbeat is silent.
 //
-// It takes no decision about leadership: it ends what is dead. The proof: let N be the newest
-// revision of the heartbeat that was received here. Every heartbeat that the holder sent after that
-// receipt is written after N, and has a revision larger than N. A ttl after the receipt, and a
-// little more for the clocks, a Txn deletes the heartbeat if its revision is N. If the Txn
+// It takes no decision about leadership: it ends what is dead. The proof is this. Let N be the
+// newest revision of the heartbeat that was received here. Every heartbeat that the holder sent
+// after that receipt is written after N, and has a revision larger than N. A ttl after the receipt,
+// and a little more for the clocks, a Txn deletes the heartbeat if its revision is N. If the Txn
 // succeeds, no larger revision exists or ever will. So the holder counts no heartbeat that was sent
 // after the receipt, and its deadline, at most a ttl after the receipt, is over. This holds however
 // late etcd carries the Txn out, and however long this process slept before it. Both are needed:
@@ -58,12 +58,12 @@ type livenessSub struct {
 }
 
 const (
-	// silenceTTLs is how long the silence is, in ttls. With a drift of d the holder stops after 1 −
-	// d ttls on its own clock. The waiter's clock may run (1 + d) ÷ (1 − d) times as fast as the
-	// holder's, if each differs from true time by at most d. So the silence must be 1 + d ttls on
-	// the waiter's clock. (If d is meant as a share of the faster clock: 1 ÷ (1 − d) ttls.) At the
-	// default d of 0.10 that is 1.10, or 1.112. With any d, the waiter's clock may run 1.12 ÷ (1 −
-	// d) times as fast as the holder's.
+	// silenceTTLs is how long the silence is, in ttls. With a drift of d the holder stops after
+	// (1 − d) ttls on its own clock. If each clock differs from true time by at most d, the
+	// waiter's runs at most (1 + d) ÷ (1 − d) times as fast as the holder's, and a silence of 1 + d
+	// ttls is enough. (If d is a share of the faster clock: 1 ÷ (1 − d) ttls.) At the default d of
+	// 0.10 that is 1.10, or 1.112. With any d, 1.12 ttls are enough while the waiter's clock runs
+	// at most 1.12 ÷ (1 − d) times as fast as the holder's.
 	silenceTTLs = 1.12
 	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with its
 	// lease.
@@ -176,7 +176,6 @@ func (p *livenessSub) stop() {
 	}
 }
 
-// leaveLocked ends the watch.
 func (v *livenessWatch) leaveLocked() {
 	v.end()
 	if v.all.by[v.session] == v {

@@ -31,7 +31,7 @@ type newsbox struct {
 	// Only News uses these, of which one call is under way at a time.
 	nextCheck   time.Time // when some places are checked though nothing was told; zero: not decided yet
 	lastRecheck time.Time // when the record and some keys were read last for the same reason
-	owesRead    bool      // the last call told what it knew, and read nothing
+	owesRead    bool      // the last call told what it knew and read nothing: this one reads
 	toldUnread  []seatID  // places that the last call told as held by what was heard, without a read
 }
 
@@ -129,7 +129,6 @@ func (n *newsbox) checkIfDue() (rechecks bool) {
 	return true
 }
 
-// recheckSome has the record and some keys read.
 func (n *newsbox) recheckSome() {
 	some := []seatID{ownRecord}
 	n.seats.mu.Lock()
@@ -338,8 +337,8 @@ func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 	return driver.News{}, false
 }
 
-// watchSoon has a claim's key watched if it stands for long enough. News is woken for the first
-// such claim only: as long as there are some it comes back by itself.
+// watchSoon has a claim's key watched once it has stood for long enough. Only the first such claim
+// wakes News: while there are any, News comes back by itself.
 func (n *newsbox) watchSoon(id seatID, token uint64) {
 	n.mu.Lock()
 	first := len(n.toWatch) == 0

@@ -79,7 +79,6 @@ func doReplace(key string, value []byte) *pb.RequestOp {
 	return put(&pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true})
 }
 
-// doAttach attaches a key that stands to another lease.
 func doAttach(key string, lease int64) *pb.RequestOp {
 	return put(&pb.PutRequest{Key: []byte(key), Lease: lease, IgnoreValue: true})
 }
@@ -93,7 +92,6 @@ func put(r *pb.PutRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}
 }
 
-// doTxn does r within another Txn.
 func doTxn(r *pb.TxnRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}
 }

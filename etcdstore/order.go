@@ -22,9 +22,8 @@ import (
 // shared claim. Each other waiter hears of two things: the end of the claim before it, and that the
 // claim before it holds by now. For a claim that comes to hold, and has others behind it, rewrites
 // its own key (announce). So a release costs its delete and a read by the first waiter; if others
-// wait, also a rewrite by the first waiter and two reads by the second. The length of the line does
-// not matter. If a claim that comes to hold does not rewrite its key, those behind it have their
-// timers.
+// wait, also a rewrite by the first waiter and two reads by the second, however long the line is.
+// If a claim that comes to hold does not rewrite its key, those behind it have their timers.
 
 // standing is how a place stands in its line at one revision. What is set:
 //
@@ -43,9 +42,9 @@ type standing struct {
 	othersBehind bool          // others stand behind it
 }
 
-// neighbours is the read by which a new exclusive claim learns who stands before it. It reads fewer
-// than maxAhead claims, or the line has more. It reads in the order of keys: to find the youngest,
-// etcd would sort the whole line while everybody's writes wait.
+// neighbours is the read by which a new exclusive claim learns who stands before it. It reads at
+// most maxAhead claims: if it finds as many, there may be more. It reads in the order of keys: to
+// find the youngest, etcd would sort the whole line while everybody's writes wait.
 func neighbours(dir string) *pb.RequestOp {
 	return doRange(keysOnly(prefixRange(dir), maxAhead))
 }

@@ -25,7 +25,6 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	return errors.Join(errs...)
 }
 
-// release gives one place up.
 func (l *lease) release(ctx context.Context, p driver.Place) error {
 	seat := l.seats.open(storeutil.SeatAt(p))
 	defer l.seats.drop(seat)
@@ -64,8 +63,7 @@ func (l *lease) retract(ctx context.Context, seat *seatState, jr *journalRecord)
 	case doubt:
 		if err = l.retractInDoubt(ctx, seat, token, jr); etcdwire.NoSpace(err) {
 			// A full etcd refuses the put of the record, but not a delete. So the key that stands
-			// is deleted now, and the next claim can hold. This one stays in doubt, for a later
-			// call.
+			// is deleted now, and the next claim can hold. This one stays in doubt.
 			if rerr := l.removeFound(ctx, seat); rerr != nil {
 				err = rerr
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// seatID is where a lease may have one claim: a seat of a name.
+// seatID names a seat: for each, a lease has at most one claim.
 type seatID = storeutil.Seat
 
 // seatState is what a lease knows of its claim on one seat. There is one key for a seat, so verbs
@@ -65,7 +65,6 @@ func (ss *seats) open(id seatID) *seatState {
 	return seat
 }
 
-// drop gives back what open returned.
 func (ss *seats) drop(seat *seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -86,7 +85,6 @@ func (ss *seats) claimed() (all []*seatState) {
 	return all
 }
 
-// subs returns the subscriptions to the claims' keys.
 func (ss *seats) subs() (all []*etcdwire.Sub) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -96,12 +94,10 @@ func (ss *seats) subs() (all []*etcdwire.Sub) {
 	return all
 }
 
-// placeLocked returns the seat's claim. The caller holds seats.mu.
 func (seat *seatState) placeLocked() driver.Place {
 	return driver.Place{Name: seat.Name, Seat: seat.Seat, Slots: seat.slots, ID: seat.id, Token: seat.token}
 }
 
-// lock waits for the seat's turn, unless ctx ends first.
 func (seat *seatState) lock(ctx context.Context) error { return etcdwire.Acquire(ctx, seat.turn) }
 
 func (seat *seatState) unlock() { <-seat.turn }
@@ -139,14 +135,12 @@ func (seat *seatState) hasLocked(p driver.Place) bool {
 	return seat.id == p.ID && (p.Token == 0 || seat.token == 0 || p.Token == seat.token)
 }
 
-// spend notes that the claim ID was given up.
 func (ss *seats) spend(id string) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ss.spent.Add(id)
 }
 
-// wasSpent reports whether the claim ID was given up.
 func (ss *seats) wasSpent(id string) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -174,7 +168,6 @@ func (ss *seats) finish(seat *seatState) {
 	seat.stop = nil
 }
 
-// doubt notes that a put of the seat's claim may still be under way.
 func (ss *seats) doubt(seat *seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -228,7 +221,6 @@ func (ss *seats) transferFailed(seat *seatState, was bool) {
 	seat.leaving = was || ss.spent.Has(seat.id)
 }
 
-// isTransferInDoubt reports whether a Transfer of the seat's claim has had an unknown outcome.
 func (ss *seats) isTransferInDoubt(seat *seatState) bool {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -32,7 +32,7 @@ type session struct {
 	closing  bool // Close was called: a move gives up
 }
 
-// record is what a session's key holds.
+// sessionRecord is what a session's key holds.
 type sessionRecord struct {
 	Owner       string `json:"owner"`
 	HeartbeatMS int64  `json:"beat,omitempty"` // the ttl of its heartbeat in milliseconds, where it has one
@@ -85,7 +85,6 @@ func (se *session) over() bool {
 	}
 }
 
-// goneErr is the error of a verb on a lease that has ended.
 func (se *session) goneErr(verb string) error {
 	return fmt.Errorf("etcd: %s: lease %s: %w", verb, se.ID(), driver.ErrGone)
 }
@@ -130,7 +129,6 @@ func (se *session) Left(ctx context.Context) (left, step time.Duration, err erro
 	return left, time.Second, err
 }
 
-// keyOf returns the key of a place.
 func (se *session) keyOf(p driver.Place) string {
 	return se.s.claimKey(storeutil.SeatAt(p), p.Slots, se.stem)
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat
-// (see heart). Above 300 s a lease checkpoint may shorten a lease that was renewed since.
+// (see heartbeat). Above 300 s a lease checkpoint may shorten a lease that was renewed since.
 const (
 	minTTL   = 300 * time.Millisecond
 	minLease = 2 * time.Second
@@ -105,7 +105,6 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 	return s, nil
 }
 
-// build puts a Store together. Nothing runs yet.
 func build(client *clientv3.Client, o Options) *Store {
 	k, w := layout{o.Prefix}, etcdwire.New(client, o.Prefix)
 	s := &Store{layout: k, wire: w, journal: newJournal(k, w), heartbeats: o.Heartbeat,
@@ -225,7 +224,6 @@ func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientC
 // Caps implements [driver.Store].
 func (s *Store) Caps() driver.Caps { return s.caps }
 
-// capsOf says what a server of this version can do.
 func capsOf(version string, refuseOld bool) (driver.Caps, error) {
 	c := driver.Caps{
 		Store: "etcd " + version, FIFO: true, Token: driver.TokenDurable, Push: true, ExpiryPush: true,

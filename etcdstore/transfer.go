@@ -74,7 +74,6 @@ func (l *lease) transfer(ctx context.Context, what string, seat *seatState, p dr
 	}
 }
 
-// readUpTo reads who stands in the line up to that token, oldest first.
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
 	r := keysOnly(oldestFirst(prefixRange(l.s.lineDir(name))), 0)
 	r.MaxCreateRevision = int64(min(last, 1<<63-1))
@@ -82,8 +81,8 @@ func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*
 }
 
 // between returns the claims behind p's up to the successor's, which comes last, or why there can
-// be no transfer. None and no error: an attempt whose answer was lost has done it. The caller has
-// the seat's turn.
+// be no transfer. It returns none and no error if an earlier attempt, whose answer was lost, has
+// done it. The caller has the seat's turn.
 func (l *lease) between(what string, seat *seatState, p driver.Place, successor uint64, line []*mvccpb.KeyValue,
 ) ([]*mvccpb.KeyValue, error) {
 	at := slices.IndexFunc(line, func(kv *mvccpb.KeyValue) bool { return uint64(kv.CreateRevision) == p.Token })

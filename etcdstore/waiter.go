@@ -43,7 +43,6 @@ const (
 	ended             // it was removed
 )
 
-// predecessor is a claim that stands before another.
 type predecessor struct {
 	key string
 	rev int64 // its create revision
@@ -66,7 +65,7 @@ type waiter struct {
 	key    string
 	token  int64
 	slots  int
-	live   livenessGuard // watches the sessions that it stands right behind
+	live   livenessGuard // watches the sessions of the claims right before it
 	queued bool          // News is to look at it, and has not yet; guarded by waiters.mu
 
 	// What follows is guarded by the hub's lock, under which the hub calls the exported methods.
@@ -94,277 +93,276 @@ type waiter struct {
 // claim's state forgets that, or thousands of places would keep it twice. The caller holds
 // seats.mu.
 func newWaiterLocked(s *Store, all *waiters, seat *seatState) *waiter {
-	a := &waiter{s: s, all: all, seat: seat.seatID, key: seat.key, token: int64(seat.token), slots: seat.slots}
-	if seat.aheadRev != 0 && a.slots == 0 {
-		a.asOf, a.ahead, a.aheadIsAll = seat.aheadRev, predecessors(seat.ahead), len(seat.ahead) < maxAhead
+	wt := &waiter{s: s, all: all, seat: seat.seatID, key: seat.key, token: int64(seat.token), slots: seat.slots}
+	if seat.aheadRev != 0 && wt.slots == 0 {
+		wt.asOf, wt.ahead, wt.aheadIsAll = seat.aheadRev, predecessors(seat.ahead), len(seat.ahead) < maxAhead
 	}
 	seat.ahead, seat.aheadRev = nil, 0
-	return a
+	return wt
 }
 
-func (a *waiter) hub() *etcdwire.Hub { return a.s.wire.Hub }
+func (wt *waiter) hub() *etcdwire.Hub { return wt.s.wire.Hub }
 
-// place returns the claim's place.
-func (a *waiter) place() driver.Place {
-	return driver.Place{Name: a.seat.Name, Seat: a.seat.Seat, Slots: a.slots, Token: uint64(a.token)}
+func (wt *waiter) place() driver.Place {
+	return driver.Place{Name: wt.seat.Name, Seat: wt.seat.Seat, Slots: wt.slots, Token: uint64(wt.token)}
 }
 
-// startListening begins to listen to the claim's line.
-func (a *waiter) startListening() {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if a.dropped {
+func (wt *waiter) startListening() {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	if wt.dropped {
 		return // dropped meanwhile
 	}
-	if a.asOf == 0 || len(a.ahead) == 0 { // nothing is known; or Claim has told that it holds: does it still?
-		a.unsure = true
+	if wt.asOf == 0 || len(wt.ahead) == 0 { // nothing is known; or Claim has told that it holds: does it still?
+		wt.unsure = true
 	}
-	a.listenLocked()
-	a.MessageEnd()
+	wt.listenLocked()
+	wt.MessageEnd()
 }
 
 // drop ends all listening, for good. It may be called more than once.
-func (a *waiter) drop() {
-	a.hub().Lock()
-	in := a.in
-	a.in, a.dropped = nil, true
+func (wt *waiter) drop() {
+	wt.hub().Lock()
+	in := wt.in
+	wt.in, wt.dropped = nil, true
 	for _, w := range in {
-		a.hub().Leave(a, w)
+		wt.hub().Leave(wt, w)
 	}
-	a.hub().Unlock()
-	a.live.stop()
+	wt.hub().Unlock()
+	wt.live.stop()
 }
 
 // noteLook takes over what a read of the line has shown.
-func (a *waiter) noteLook(st standing) {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if a.dropped || st.rev < a.asOf {
+func (wt *waiter) noteLook(st standing) {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	if wt.dropped || st.rev < wt.asOf {
 		return // a late answer, of an earlier state than what is known
 	}
-	a.lookedLocked(st.rev)
-	a.wholeLine = false
-	a.ahead, a.aheadIsAll, a.spans = st.ahead, len(st.ahead) < maxAhead, nil
-	if a.slots != 0 {
-		a.spans, a.rightBefore = []etcdwire.Span{{Key: a.key}, st.waitsFor}, st.rightBefore
+	wt.lookedLocked(st.rev)
+	wt.wholeLine = false
+	wt.ahead, wt.aheadIsAll, wt.spans = st.ahead, len(st.ahead) < maxAhead, nil
+	if wt.slots != 0 {
+		wt.spans, wt.rightBefore = []etcdwire.Span{{Key: wt.key}, st.waitsFor}, st.rightBefore
 	}
-	a.listenLocked()
-	a.MessageEnd()
+	wt.listenLocked()
+	wt.MessageEnd()
 }
 
 // lookedLocked notes that the line was read at rev. A doubt that came after the last ask may be of
 // something later than the read, and stays.
-func (a *waiter) lookedLocked(rev int64) {
-	a.asOf, a.unsure, a.recheck = rev, a.doubts != a.asked, false
+func (wt *waiter) lookedLocked(rev int64) {
+	wt.asOf, wt.unsure, wt.recheck = rev, wt.doubts != wt.asked, false
 }
 
 // keepListening goes on listening to the line for the end of a claim that is about to be told as
 // held. A watch of its key instead would cost each hand-over a request to open it, a read and a
 // request to end it. It reports false where the watch of the line does not stand.
-func (a *waiter) keepListening() bool {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if a.dropped || a.outcome != holds || a.unsure || len(a.in) != 1 || a.hub().Source(a.in[0]).Since == 0 {
+func (wt *waiter) keepListening() bool {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	if wt.dropped || wt.outcome != holds || wt.unsure || len(wt.in) != 1 || wt.hub().Source(wt.in[0]).Since == 0 {
 		return false
 	}
-	a.outcome, a.ahead, a.aheadIsAll = holdsTold, nil, true
+	wt.outcome, wt.ahead, wt.aheadIsAll = holdsTold, nil, true
 	return true
 }
 
 // isHoldTold reports whether keepListening has succeeded, and the end has not come since.
-func (a *waiter) isHoldTold() bool {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	return a.outcome == holdsTold
+func (wt *waiter) isHoldTold() bool {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	return wt.outcome == holdsTold
 }
 
-// doubt makes a unsure: its line is to be read.
-func (a *waiter) doubt() {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if a.dropped {
+// doubt makes the waiter unsure: its line is to be read.
+func (wt *waiter) doubt() {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	if wt.dropped {
 		return
 	}
-	a.unsure = true
-	a.doubts++
-	a.all.push(a)
+	wt.unsure = true
+	wt.doubts++
+	wt.all.push(wt)
 }
 
-// check has etcd asked whether what a knows is right.
-func (a *waiter) check() {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if !a.dropped {
-		a.recheck = true
-		a.all.push(a)
+// check has etcd asked whether what the waiter knows is right.
+func (wt *waiter) check() {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	if !wt.dropped {
+		wt.recheck = true
+		wt.all.push(wt)
 	}
 }
 
-// ask returns what has become of a, and whether a read is needed to know it. The caller makes that
-// read after ask, and gives its answer to noteLook or noteStillBlocked before it calls ask again.
-func (a *waiter) ask() (o outcome, unsure bool) {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	a.asked = a.doubts
-	return a.outcome, (a.unsure || a.recheck) && !a.dropped
+// ask returns what has become of the claim, and whether a read is needed to know it. The caller
+// makes that read after ask, and gives its answer to noteLook or noteStillBlocked before it asks
+// again.
+func (wt *waiter) ask() (o outcome, unsure bool) {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	wt.asked = wt.doubts
+	return wt.outcome, (wt.unsure || wt.recheck) && !wt.dropped
 }
 
-// hasEnded reports whether a's claim is known to have been removed.
-func (a *waiter) hasEnded() bool {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	return a.outcome == ended
+func (wt *waiter) hasEnded() bool {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	return wt.outcome == ended
 }
 
 // claimsRightBefore returns the claims whose sessions are to be watched, as far as is known.
-func (a *waiter) claimsRightBefore() []string {
-	a.hub().Lock()
-	defer a.hub().Unlock()
+func (wt *waiter) claimsRightBefore() []string {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
 	switch {
-	case a.slots != 0:
-		return a.rightBefore
-	case len(a.ahead) > 0:
-		return []string{a.ahead[0].key}
+	case wt.slots != 0:
+		return wt.rightBefore
+	case len(wt.ahead) > 0:
+		return []string{wt.ahead[0].key}
 	}
 	return nil
 }
 
 // watchPredecessor has the sessions of those claims watched, where they have heartbeats, and no
 // others any more.
-func (a *waiter) watchPredecessor() { a.live.watchOnly(a.s.liveness, a.claimsRightBefore, a.doubt) }
+func (wt *waiter) watchPredecessor() {
+	wt.live.watchOnly(wt.s.liveness, wt.claimsRightBefore, wt.doubt)
+}
 
-// blocker returns a claim before a that keeps a waiting as long as it stands: in a long line the
-// farthest that a knows, otherwise the one right before a. It returns the zero predecessor where
-// none is known for sure: then the line must be read.
-func (a *waiter) blocker() (p predecessor) {
-	a.hub().Lock()
-	defer a.hub().Unlock()
+// blocker returns a claim that keeps the waiter waiting as long as it stands: in a long line the
+// farthest one known, otherwise the one right before. It returns the zero predecessor where none is
+// known for sure: then the line must be read.
+func (wt *waiter) blocker() (p predecessor) {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
 	switch {
-	case a.outcome != waits || len(a.ahead) == 0:
-	case a.isFarLocked():
-		p = a.ahead[len(a.ahead)-1]
-	case !a.unsure:
-		p = a.ahead[0]
+	case wt.outcome != waits || len(wt.ahead) == 0:
+	case wt.isFarLocked():
+		p = wt.ahead[len(wt.ahead)-1]
+	case !wt.unsure:
+		p = wt.ahead[0]
 	}
 	return p
 }
 
-// isFarLocked reports whether a knows only the youngest before it, and waits for the farthest of
-// those to go.
-func (a *waiter) isFarLocked() bool {
-	return a.outcome == waits && a.slots == 0 && !a.aheadIsAll && !a.wholeLine && len(a.ahead) > 0
+// isFarLocked reports whether the waiter knows only the youngest claims before it, and waits for
+// the farthest of those to go.
+func (wt *waiter) isFarLocked() bool {
+	return wt.outcome == waits && wt.slots == 0 && !wt.aheadIsAll && !wt.wholeLine && len(wt.ahead) > 0
 }
 
-// noteStillBlocked notes that a's claim and its blocker stood at rev. Only in a long line a knows
-// more by that. Other claims may have gone before rev: but a reads the whole line
-// before it concludes anything from them.
-func (a *waiter) noteStillBlocked(rev int64) {
-	a.hub().Lock()
-	defer a.hub().Unlock()
-	if a.recheck = false; a.dropped || !a.isFarLocked() || rev < a.asOf {
+// noteStillBlocked notes that the claim and its blocker stood at rev. Only in a long line that
+// tells the waiter more than it knows. Other claims may have gone before rev: in a long line the
+// waiter reads the line before it concludes anything from them.
+func (wt *waiter) noteStillBlocked(rev int64) {
+	wt.hub().Lock()
+	defer wt.hub().Unlock()
+	if wt.recheck = false; wt.dropped || !wt.isFarLocked() || rev < wt.asOf {
 		return
 	}
-	a.lookedLocked(rev)
-	a.listenLocked()
-	a.MessageEnd()
+	wt.lookedLocked(rev)
+	wt.listenLocked()
+	wt.MessageEnd()
 }
 
-// listenLocked has a listen to the spans that matter to it now, and to no others.
-func (a *waiter) listenLocked() {
-	was := a.in
-	a.in = make([]*etcdwire.Watch, 0, 2)
+// listenLocked has the waiter listen to the spans that matter to it now, and to no others.
+func (wt *waiter) listenLocked() {
+	was := wt.in
+	wt.in = make([]*etcdwire.Watch, 0, 2)
 	switch {
-	case a.slots != 0:
-		for _, sp := range a.spans {
-			a.joinLocked(sp)
+	case wt.slots != 0:
+		for _, sp := range wt.spans {
+			wt.joinLocked(sp)
 		}
-	case a.asOf == 0: // its line may be long, and not to be heard as a whole: that is known after a read
-		a.joinLocked(etcdwire.Span{Key: a.key})
-	case a.aheadIsAll || a.wholeLine || len(a.ahead) == 0:
-		a.joinLocked(etcdwire.LineSpan(a.s.lineDir(a.seat.Name)))
+	case wt.asOf == 0: // a long line is not listened to as a whole: a read tells how long it is
+		wt.joinLocked(etcdwire.Span{Key: wt.key})
+	case wt.aheadIsAll || wt.wholeLine || len(wt.ahead) == 0:
+		wt.joinLocked(etcdwire.LineSpan(wt.s.lineDir(wt.seat.Name)))
 	default:
-		a.joinLocked(etcdwire.Span{Key: a.key})
-		a.joinLocked(etcdwire.Span{Key: a.ahead[len(a.ahead)-1].key})
+		wt.joinLocked(etcdwire.Span{Key: wt.key})
+		wt.joinLocked(etcdwire.Span{Key: wt.ahead[len(wt.ahead)-1].key})
 	}
 	for _, w := range was { // only now: a watch that is still needed must not end in between
-		a.hub().Leave(a, w)
+		wt.hub().Leave(wt, w)
 	}
 }
 
-func (a *waiter) joinLocked(sp etcdwire.Span) { a.in = append(a.in, a.hub().Join(a, sp)) }
+func (wt *waiter) joinLocked(sp etcdwire.Span) { wt.in = append(wt.in, wt.hub().Join(wt, sp)) }
 
-// Begun tells a what w has told since a last knew the line, or makes a unsure where that is not
-// known. Its caller calls MessageEnd.
-func (a *waiter) Begun(w *etcdwire.Watch) {
-	src := a.hub().Source(w)
+// Begun tells the waiter what w has told after the revision at which the waiter knows its line. If
+// w does not know all of that, the waiter is unsure. Its caller calls MessageEnd.
+func (wt *waiter) Begun(w *etcdwire.Watch) {
+	src := wt.hub().Source(w)
 	switch {
 	case src.Since == 0: // it does not stand yet: Begun or Refused is called later
-	case a.asOf < src.Since || a.wholeLine:
-		a.unsure = true
+	case wt.asOf < src.Since || wt.wholeLine:
+		wt.unsure = true
 	default:
 		for _, d := range src.Log {
-			if d.Rev > a.asOf && w.Covers(d.Key) {
-				a.Deleted(d.Key, d.Rev)
+			if d.Rev > wt.asOf && w.Covers(d.Key) {
+				wt.Deleted(d.Key, d.Rev)
 			}
 		}
 	}
 }
 
-// Refused makes a unsure: News reads its line now, and then from time to time.
-func (a *waiter) Refused() { a.unsure = true }
+// Refused makes the waiter unsure: News reads its line now, and then from time to time.
+func (wt *waiter) Refused() { wt.unsure = true }
 
-// Deleted notes that a claim is gone.
-func (a *waiter) Deleted(key string, rev int64) {
-	if key == a.key {
-		if rev > a.token {
-			a.outcome = ended
+func (wt *waiter) Deleted(key string, rev int64) {
+	if key == wt.key {
+		if rev > wt.token {
+			wt.outcome = ended
 		}
 		return
 	}
-	if rev <= a.asOf {
+	if rev <= wt.asOf {
 		return
 	}
-	if a.spans != nil {
-		a.unsure = true
+	if wt.spans != nil {
+		wt.unsure = true
 	}
-	for i, p := range a.ahead {
+	for i, p := range wt.ahead {
 		if p.key == key {
-			a.wholeLine = a.wholeLine || !a.aheadIsAll && i == len(a.ahead)-1
-			a.ahead = slices.Delete(a.ahead, i, i+1)
+			wt.wholeLine = wt.wholeLine || !wt.aheadIsAll && i == len(wt.ahead)-1
+			wt.ahead = slices.Delete(wt.ahead, i, i+1)
 			return
 		}
 	}
 }
 
 // Put notes that a claim came or was rewritten, where puts are heard of.
-func (a *waiter) Put(kv *mvccpb.KeyValue) {
-	if a.spans != nil && kv.ModRevision > a.asOf {
-		a.unsure = true
+func (wt *waiter) Put(kv *mvccpb.KeyValue) {
+	if wt.spans != nil && kv.ModRevision > wt.asOf {
+		wt.unsure = true
 	}
 }
 
 // MessageEnd draws the conclusion once all that one message holds has been noted.
-func (a *waiter) MessageEnd() {
-	if a.outcome == waits && a.slots == 0 && !a.unsure {
+func (wt *waiter) MessageEnd() {
+	if wt.outcome == waits && wt.slots == 0 && !wt.unsure {
 		switch {
-		case a.wholeLine && len(a.in) > 1: // it still listens as in a long line: to its own key and the farthest
-			a.listenLocked()
-		case a.aheadIsAll && len(a.ahead) == 0:
-			a.outcome = holds
+		case wt.wholeLine && len(wt.in) > 1: // it still listens as in a long line: to its own key and the farthest
+			wt.listenLocked()
+		case wt.aheadIsAll && len(wt.ahead) == 0:
+			wt.outcome = holds
 		}
 	}
-	if moved := a.movedLocked(); moved || a.outcome == holds || a.outcome == ended || a.unsure {
-		a.all.push(a)
+	if moved := wt.movedLocked(); moved || wt.outcome == holds || wt.outcome == ended || wt.unsure {
+		wt.all.push(wt)
 	}
 }
 
-// movedLocked reports whether the claim right before a is another one than at the last call, and
+// movedLocked reports whether the claim right before is another one than at the last call, and
 // either of the two has a heartbeat: whose session is watched must change.
-func (a *waiter) movedLocked() bool {
-	if len(a.ahead) == 0 || a.ahead[0].rev == a.next {
+func (wt *waiter) movedLocked() bool {
+	if len(wt.ahead) == 0 || wt.ahead[0].rev == wt.next {
 		return false
 	}
-	had := a.watching
-	a.next, a.watching = a.ahead[0].rev, strings.Contains(a.ahead[0].key, beatMark)
-	return had || a.watching
+	had := wt.watching
+	wt.next, wt.watching = wt.ahead[0].rev, strings.Contains(wt.ahead[0].key, beatMark)
+	return had || wt.watching
 }

@@ -21,9 +21,9 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	}
 	h, l := fakeHub()
 	h.Above, h.Below = 0, 4
-	a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
+	wt := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
 		asOf: 100, ahead: []predecessor{{dir + "a", 50}}, aheadIsAll: true}
-	a.startListening()
+	wt.startListening()
 	wide := h.PrefixWatch
 	h.Lock()
 	wide.ID = 1
@@ -33,7 +33,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	for range 4 { // few are left: it is to be given up
 		h.Reap()
 	}
-	w := a.in[0]
+	w := wt.in[0]
 	h.Pending()
 	h.Above = 1
 	h.Lock()
@@ -51,7 +51,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	h.Deliver(wide, gone(102, "a"))
 	h.Unlock()
 	h.Pending()
-	if f, unsure := a.ask(); f == holds || f == waits && !unsure {
+	if f, unsure := wt.ask(); f == holds || f == waits && !unsure {
 		t.Errorf("seed 1: outcome %d, unsure %v: w.ID %d since %d, wide %v", f, unsure, w.ID, w.Since,
 			h.PrefixWatch != nil)
 	}
@@ -62,21 +62,21 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 // refuses the watch nothing else would tell.
 func TestSimulatedDoubtDuringALook(t *testing.T) {
 	h, l := fakeHub()
-	a := awaitOn(l, "a")
-	a.startListening()
+	wt := awaitOn(l, "a")
+	wt.startListening()
 	h.Lock()
-	h.Lost(a.in[0], true)
+	h.Lost(wt.in[0], true)
 	h.Unlock()
-	if _, unsure := a.ask(); !unsure {
+	if _, unsure := wt.ask(); !unsure {
 		t.Error("its watch was refused, and it does not look")
 	}
-	a.doubt()
-	a.noteLook(standing{rev: 150, stands: true, ahead: a.ahead})
-	if _, unsure := a.ask(); !unsure {
+	wt.doubt()
+	wt.noteLook(standing{rev: 150, stands: true, ahead: wt.ahead})
+	if _, unsure := wt.ask(); !unsure {
 		t.Error("the doubt is forgotten")
 	}
-	a.noteLook(standing{rev: 151, stands: true, ahead: a.ahead})
-	if _, unsure := a.ask(); unsure {
+	wt.noteLook(standing{rev: 151, stands: true, ahead: wt.ahead})
+	if _, unsure := wt.ask(); unsure {
 		t.Error("the look that came after the doubt did not clear it")
 	}
 }
@@ -84,17 +84,17 @@ func TestSimulatedDoubtDuringALook(t *testing.T) {
 // TestSimulatedEndAfterTheTurn: a claim's turn comes, and before anybody asks it is removed.
 func TestSimulatedEndAfterTheTurn(t *testing.T) {
 	h, l := fakeHub()
-	a := awaitOn(l, "a")
-	a.startListening()
+	wt := awaitOn(l, "a")
+	wt.startListening()
 	h.Lock()
-	h.Stood(a.in[0], 100)
-	h.Deliver(a.in[0], goneAt(101, "primacy/x/a"))
-	h.Deliver(a.in[0], goneAt(102, a.key))
+	h.Stood(wt.in[0], 100)
+	h.Deliver(wt.in[0], goneAt(101, "primacy/x/a"))
+	h.Deliver(wt.in[0], goneAt(102, wt.key))
 	h.Unlock()
-	if f, _ := a.ask(); f != ended {
+	if f, _ := wt.ask(); f != ended {
 		t.Errorf("outcome %d, want it ended", f)
 	}
-	if a.keepListening() {
+	if wt.keepListening() {
 		t.Error("a claim that has ended is kept as one that holds")
 	}
 }
@@ -111,15 +111,15 @@ func TestSimulatedNeighbourIsTold(t *testing.T) {
 		{"b" + beatMark + "900", "a", true},
 	} {
 		h, l := fakeHub()
-		a := awaitOn(l, c.before, c.next)
-		a.startListening()
+		wt := awaitOn(l, c.before, c.next)
+		wt.startListening()
 		h.Lock()
-		h.Stood(a.in[0], 100)
-		a.queued, l.waiters.queue = false, nil
-		h.Deliver(a.in[0], goneAt(101, "primacy/x/"+c.before))
+		h.Stood(wt.in[0], 100)
+		wt.queued, l.waiters.queue = false, nil
+		h.Deliver(wt.in[0], goneAt(101, "primacy/x/"+c.before))
 		h.Unlock()
-		if a.queued != c.told {
-			t.Errorf("%+v: told %v", c, a.queued)
+		if wt.queued != c.told {
+			t.Errorf("%+v: told %v", c, wt.queued)
 		}
 	}
 }
@@ -129,10 +129,11 @@ func TestSimulatedNeighbourIsTold(t *testing.T) {
 func TestSimulatedFollowedAndLeaving(t *testing.T) {
 	for _, leaving := range []bool{false, true} {
 		_, l := fakeHub()
-		a := awaitOn(l)
-		l.seats.by[a.seat] = &seatState{seatID: a.seat, claimFields: claimFields{id: "c", token: 100, leaving: leaving}}
-		l.waiters.by[a.seat] = a
-		if out := l.tellLast(nil, a, driver.News{Held: true}); len(out) > 0 == leaving {
+		wt := awaitOn(l)
+		l.seats.by[wt.seat] = &seatState{seatID: wt.seat, claimFields: claimFields{id: "c", token: 100,
+			leaving: leaving}}
+		l.waiters.by[wt.seat] = wt
+		if out := l.tellLast(nil, wt, driver.News{Held: true}); len(out) > 0 == leaving {
 			t.Errorf("leaving %v: news %+v", leaving, out)
 		}
 	}

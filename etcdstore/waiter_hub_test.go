@@ -26,12 +26,12 @@ func goneAt(rev int64, key string) []*mvccpb.Event {
 // awaitOn is a claim in the line x that entered at 100, behind others that stood since 50 and a
 // little later.
 func awaitOn(l *lease, before ...string) *waiter {
-	a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: "primacy/x/own", token: 100, asOf: 100,
+	wt := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: "primacy/x/own", token: 100, asOf: 100,
 		aheadIsAll: true}
 	for i, key := range before {
-		a.ahead = append(a.ahead, predecessor{"primacy/x/" + key, int64(60 - i)})
+		wt.ahead = append(wt.ahead, predecessor{"primacy/x/" + key, int64(60 - i)})
 	}
-	return a
+	return wt
 }
 
 // TestSimulatedForgottenDeletions: a claim that knows its line at an earlier revision than what
@@ -56,10 +56,10 @@ func TestSimulatedForgottenDeletions(t *testing.T) {
 		}
 		h.Deliver(src, goneAt(2000, dir+"a"))
 		h.Unlock()
-		a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 200,
+		wt := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 200,
 			asOf: 200, ahead: []predecessor{{dir + "a", 50}}, aheadIsAll: true}
-		a.startListening()
-		if f, unsure := a.ask(); f == holds || !unsure {
+		wt.startListening()
+		if f, unsure := wt.ask(); f == holds || !unsure {
 			t.Errorf("seed 1: wide %v: outcome %d, unsure %v, want it unsure: its own end is forgotten", wide, f,
 				unsure)
 		}
@@ -86,38 +86,38 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 		}
 		l.seats.by[seat.seatID] = seat
 		l.id = 1
-		a := l.newWaiter(p)
-		a.startListening()
+		wt := l.newWaiter(p)
+		wt.startListening()
 		if looked {
-			a.noteLook(standing{rev: 100, stands: true, ahead: before})
+			wt.noteLook(standing{rev: 100, stands: true, ahead: before})
 		}
 		h.Lock()
-		for i := range a.in {
-			a.in[i].ID = int64(i + 1)
-			h.Stood(a.in[i], 100)
+		for i := range wt.in {
+			wt.in[i].ID = int64(i + 1)
+			h.Stood(wt.in[i], 100)
 		}
 		h.Unlock()
 		for i := range maxAhead { // the youngest first, the farthest last
 			h.Lock()
-			for _, w := range append([]*etcdwire.Watch(nil), a.in...) {
+			for _, w := range append([]*etcdwire.Watch(nil), wt.in...) {
 				if w.Covers(fmt.Sprint(dir, "b", i)) {
 					h.Deliver(w, goneAt(int64(101+i), fmt.Sprint(dir, "b", i)))
 				}
 			}
 			h.Unlock()
-			if f, _ := a.ask(); f == holds {
+			if f, _ := wt.ask(); f == holds {
 				t.Fatalf("seed 1: looked %v: told that it holds after %d of 17 before it went", looked, i+1)
 			}
 		}
 		h.Lock()
-		for i, w := range a.in { // the whole line now, which begins to be watched
+		for i, w := range wt.in { // the whole line now, which begins to be watched
 			if w.Since == 0 {
 				w.ID = int64(10 + i)
 				h.Stood(w, 200)
 			}
 		}
 		h.Unlock()
-		if f, unsure := a.ask(); f != waits || !unsure {
+		if f, unsure := wt.ask(); f != waits || !unsure {
 			t.Errorf("seed 1: looked %v: outcome %d, unsure %v: want it to look at the line", looked, f, unsure)
 		}
 	}
@@ -132,12 +132,12 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		if wide {
 			h.Above = 0
 		}
-		a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
+		wt := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
 			asOf: 100, ahead: []predecessor{{dir + "a", 50}}, aheadIsAll: true}
-		a.startListening()
+		wt.startListening()
 		h.Pending()
 		h.Lock()
-		src := h.Source(a.in[0])
+		src := h.Source(wt.in[0])
 		h.Stood(src, 100)
 		h.Lost(src, false)
 		h.Unlock()
@@ -147,7 +147,7 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		h.Lock()
 		h.Stood(src, 120)
 		h.Unlock()
-		if _, unsure := a.ask(); !unsure {
+		if _, unsure := wt.ask(); !unsure {
 			t.Errorf("seed 1: wide %v: sure over a gap", wide)
 		}
 	}

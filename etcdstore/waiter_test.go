@@ -131,13 +131,13 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, wide := range []bool{false, true} {
 				h, l := fakeHub()
-				a := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
+				wt := &waiter{s: l.s, all: l.waiters, seat: seatID{Name: "x"}, key: dir + "own", token: 100,
 					asOf: 100, ahead: []predecessor{{dir + "b", 60}, {dir + "a", 50}}, aheadIsAll: true}
 				if wide {
 					h.Above = 0
 				}
-				a.startListening()
-				src := h.Source(a.in[0])
+				wt.startListening()
+				src := h.Source(wt.in[0])
 				if wide != (src == h.PrefixWatch) {
 					t.Fatal("not the watch that was meant")
 				}
@@ -148,7 +148,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 						if h.PrefixWatch != nil {
 							h.PrefixWatch.Forget()
 						}
-						a.in[0].Forget()
+						wt.in[0].Forget()
 					case m.since != 0:
 						src.ID = 1
 						h.Stood(src, m.since)
@@ -157,7 +157,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 					}
 					h.Unlock()
 				}
-				if f, unsure := a.ask(); f != c.outcome || unsure != c.unsure {
+				if f, unsure := wt.ask(); f != c.outcome || unsure != c.unsure {
 					t.Errorf("wide %v: outcome %d, unsure %v, want %d, %v", wide, f, unsure, c.outcome, c.unsure)
 				}
 			}

@@ -47,43 +47,40 @@ const (
 	minCheckPause = 500 * time.Millisecond
 )
 
-// poke wakes News.
 func (ws *waiters) poke() { storeutil.Signal(ws.wake) }
 
-// add takes a in, in place of an earlier waiter of its seat, which the caller drops. It reports
+// add takes wt in, in place of an earlier waiter of its seat, which the caller drops. It reports
 // false where the lease has ended, or a later claim of the seat is followed already.
-func (ws *waiters) add(a *waiter) (earlier *waiter, ok bool) {
+func (ws *waiters) add(wt *waiter) (earlier *waiter, ok bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	earlier = ws.by[a.seat]
-	if ws.closed || earlier != nil && earlier.token > a.token {
+	earlier = ws.by[wt.seat]
+	if ws.closed || earlier != nil && earlier.token > wt.token {
 		return nil, false
 	}
-	ws.by[a.seat] = a
+	ws.by[wt.seat] = wt
 	return earlier, true
 }
 
-// remove takes a out. It reports false if it was not there any more.
-func (ws *waiters) remove(a *waiter) bool {
+// remove takes wt out. It reports false if it was not there any more.
+func (ws *waiters) remove(wt *waiter) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	ours := ws.by[a.seat] == a
+	ours := ws.by[wt.seat] == wt
 	if ours {
-		delete(ws.by, a.seat)
+		delete(ws.by, wt.seat)
 	}
 	return ours
 }
 
-// of returns the waiter of a seat, nil if there is none.
 func (ws *waiters) of(id seatID) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	return ws.by[id]
 }
 
-// push has News look at a.
-func (ws *waiters) push(a *waiter) {
-	ws.pushQuietly(a)
+func (ws *waiters) push(wt *waiter) {
+	ws.pushQuietly(wt)
 	ws.poke()
 }
 
@@ -91,10 +88,10 @@ func (ws *waiters) push(a *waiter) {
 func (ws *waiters) pushQuietly(some ...*waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	for _, a := range some {
-		if !a.queued && !ws.closed {
-			a.queued = true
-			ws.queue = append(ws.queue, a)
+	for _, wt := range some {
+		if !wt.queued && !ws.closed {
+			wt.queued = true
+			ws.queue = append(ws.queue, wt)
 		}
 	}
 }
@@ -108,8 +105,8 @@ func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
 	defer ws.mu.Unlock()
 	queue := ws.queue
 	ws.queue = nil
-	for _, a := range queue {
-		a.queued = false
+	for _, wt := range queue {
+		wt.queued = false
 	}
 	return queue
 }
@@ -118,16 +115,16 @@ func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
 func (ws *waiters) checkSome() {
 	ws.mu.Lock()
 	if len(ws.unchecked) == 0 {
-		for _, a := range ws.by {
-			ws.unchecked = append(ws.unchecked, a)
+		for _, wt := range ws.by {
+			ws.unchecked = append(ws.unchecked, wt)
 		}
 	}
 	k := min(looksPerTxn, len(ws.unchecked))
 	some := ws.unchecked[:k]
 	ws.unchecked = ws.unchecked[k:]
 	ws.mu.Unlock()
-	for _, a := range some { // which takes the hub's lock
-		a.check()
+	for _, wt := range some { // which takes the hub's lock
+		wt.check()
 	}
 }
 
@@ -148,7 +145,7 @@ func (ws *waiters) close() {
 	all := ws.by
 	ws.by, ws.queue, ws.unchecked, ws.closed = map[seatID]*waiter{}, nil, nil, true
 	ws.mu.Unlock()
-	for _, a := range all { // which takes the hub's lock
-		a.drop()
+	for _, wt := range all { // which takes the hub's lock
+		wt.drop()
 	}
 }

@@ -72,7 +72,7 @@ func (w *Wire) try(ctx context.Context, fn Request) (o Outcome) {
 		if ctx.Err() == nil && elsewhere(err) && left > 1 {
 			continue
 		}
-		// Not untrusted after an attempt whose outcome is unknown.
+		// Untrusted only if every attempt ended in a TLS error: then nothing can have been done.
 		return Outcome{At: conn, untrusted: bad == tries && bad >= w.Members.size(), Err: err}
 	}
 }

@@ -274,7 +274,6 @@ func (h *Hub) Reap() int {
 	return len(h.Watches)
 }
 
-// empty reports whether nobody watches anything.
 func (h *Hub) empty() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,10 +17,10 @@ var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 // GrantInTerm grants a lease of which the raft term of the grant is known: the one in its answer.
 //
 // Terms never fall from one log entry to the next. So the grant's is at least the newest term known
-// before the call, and where the answer bears that very term it is the grant's. Otherwise the lease
-// is dropped and another one granted. An answer may bear an older term than its entry (see Prove):
-// then the next renewal finds another term, and the claims move once more. A later term is never
-// taken for the grant's.
+// before the call. If the answer bears that very term it is taken for the grant's; otherwise the
+// lease is dropped and another one granted. An answer may bear an older term than its entry (see
+// Prove): then the next renewal finds another term, and the claims move once more. No term later
+// than the grant's is ever taken for it.
 func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
 ) (r R, err error) {
 	for range 3 {

@@ -189,7 +189,6 @@ func (ms *Members) Endpoints() string {
 	return strings.Join(names, ", ")
 }
 
-// size returns how many members there are.
 func (ms *Members) size() int {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()

@@ -263,8 +263,8 @@ func (w *Watch) pass(e *mvccpb.Event, touched *[]*Watch) {
 	}
 }
 
-// remember keeps a deletion for those who listen later. What it drops moves the revision since
-// which w knows all. A watch that sees puts keeps none.
+// remember keeps a deletion in w's log, for those who listen later. When it drops old ones, w.Since
+// moves up to the newest of those. A watch that sees puts keeps no log.
 func (h *Hub) remember(w *Watch, e *mvccpb.Event) {
 	rev, kept := e.Kv.ModRevision, LogKept
 	switch {

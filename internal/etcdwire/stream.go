@@ -17,12 +17,12 @@ const (
 	// quiet is how long a member may give no sign until it is asked for one. An answer to any call
 	// is a sign: a thousand sessions that wait need not ask a thousand times a second.
 	quiet = 1400 * time.Millisecond
-	// mute is how long the stream itself may, whatever else the member answers: it alone may hang.
+	// mute is how much longer the stream may be silent while the member answers: it alone may hang.
 	mute = 8 * time.Second
-	// silence is how long there may be no sign: a frozen member keeps its connection open.
+	// silence is how long a member may give no sign: a frozen one keeps its connection open.
 	silence = 3 * time.Second
-	// maxSilence is what that grows to while stream after stream falls silent: then the whole
-	// cluster is slow, and thousands who open all watches anew would keep it so.
+	// maxSilence is what silence grows to while stream after stream falls silent: then the cluster
+	// is slow, and thousands of clients that open all their watches anew would keep it so.
 	maxSilence = 8 * silence
 	// sound is how long a stream must have lived until silence is short again.
 	sound = 20 * time.Second

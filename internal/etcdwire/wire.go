@@ -42,7 +42,7 @@ type Wire struct {
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex // guards closed, and work against being waited for as it grows
+	mu     sync.Mutex // guards closed; work does not grow once it is set
 	closed bool
 	work   sync.WaitGroup // the hub, and clean-ups under way
 }
