@@ -205,12 +205,14 @@ func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 	if id != "" && id != c.place.ID {
 		return
 	}
-	if r != nil && c.core.TakesSuccessor() {
+	if r != nil {
 		c.needTermStateLocked()
-		c.successorID = r.To
-	}
-	if r != nil && c.core.EndsByAsk() {
-		c.request = r
+		if c.core.EndsByAsk() {
+			c.request = r
+		}
+		if c.core.TakesSuccessor() {
+			c.successorID = r.To
+		}
 	}
 	if o := c.stepLocked(e); o.Do != core.Nothing {
 		c.executor.carryLocked(o)

@@ -39,7 +39,7 @@ type localLines struct {
 	taken map[seat]*localLine
 }
 
-// localLine is who waits for a seat, or for one of a semaphore's.
+// localLine is a seat, or all those of a semaphore, with who waits for one.
 type localLine struct {
 	seats   int   // how many there are
 	free    []int // the numbers of those that nobody has

@@ -333,8 +333,8 @@ func (t *Term) waitOverrun(until core.Time) {
 	time.AfterFunc(min(wait, time.Second), func() { t.waitOverrun(until) })
 }
 
-// overrun acts on work that still runs under this term. What other terms of the claim do is no
-// matter of it.
+// overrun acts on work that still runs under this term; work under other terms of the claim does
+// not count.
 func (t *Term) overrun() {
 	c := t.c
 	c.mu.Lock()
