@@ -105,7 +105,6 @@ func (s *Store) isClaimOf(key, session string) bool {
 	return s.isClaim(key) && whose == session
 }
 
-// sweepSome deletes keys in one Txn, if the record is still the one that was read.
 func (s *Store) sweepSome(ctx context.Context, what string, rec *mvccpb.KeyValue, keys []*mvccpb.KeyValue,
 ) (bool, error) {
 	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{

@@ -19,7 +19,6 @@ func isGone(err error) bool { return errors.Is(err, driver.ErrGone) }
 // forbidden reports whether the user has no right to a key. Other keys may still be open to it.
 func forbidden(err error) bool { return errors.Is(err, rpctypes.ErrPermissionDenied) }
 
-// verb names what is done to which name, for errors.
 func verb(what, name string) string { return fmt.Sprintf("%s %q", what, name) }
 
 func taken(what string) error { return fmt.Errorf("etcd: %s: %w", what, driver.ErrTaken) }

@@ -72,7 +72,6 @@ type leaseState struct {
 	ready chan struct{} // closed once it is known
 }
 
-// shardOf returns the shard of a record that is put into that journal now.
 func (rl *journalLeases) shardOf(journal string) recordShard {
 	h := fnv.New32a()
 	h.Write([]byte(journal))

@@ -34,7 +34,8 @@ func (r *renewal) Renew(ctx context.Context) error {
 func (r *renewal) renewBase(ctx context.Context) error {
 	// For callers without a limit: half of the ttl leaves time for another attempt.
 	limit := min(r.base/2, etcdwire.CallLimit)
-	innocent := func(err error) bool { return r.over() || errors.Is(err, errRecord) } // the member is
+	// Where the lease has ended, the member is not to blame.
+	innocent := func(err error) bool { return r.over() || errors.Is(err, errRecord) }
 	member, err := r.s.wire.AttemptAt(ctx, limit, r.renew, innocent)
 	if err == nil {
 		return nil
@@ -44,7 +45,7 @@ func (r *renewal) renewBase(ctx context.Context) error {
 	case member == (etcdwire.MemberConn{}):
 		return fmt.Errorf("etcd: renew: %w", err)
 	case r.over():
-		return r.goneErr("renew") // somebody else learnt it first, and ended the stream
+		return r.goneErr("renew") // another verb found out first, and ended the stream
 	case errors.Is(err, errRecord):
 		return r.lost("renew")
 	}
@@ -79,11 +80,11 @@ func (r *renewal) renew(ctx context.Context, member etcdwire.MemberConn) error {
 	case rec == nil || rec.CreateRevision != r.recordCreated || rec.Lease == 0:
 		return errRecord
 	case rec.Lease != att.lease:
-		// An earlier move was carried out and its answer lost, or somebody else did this.
+		// An earlier move was carried out and its answer lost, or another program moved the record.
 		r.noteRecord(rec.ModRevision, rec.Lease)
 		return r.move(ctx, term)
 	case term != att.raftTerm:
-		return r.move(ctx, term) // the grant in it takes the keepalive's place
+		return r.move(ctx, term) // it grants a lease, which serves as the keepalive
 	case ka.TTL <= 0:
 		return errUnknown
 	case !att.claimsMoved:

@@ -15,17 +15,17 @@ import (
 // the record and the claims are attached to.
 type session struct {
 	s             *Store
-	id            int64 // of its first etcd lease: its name, in keys and to observers, for its whole life
+	id            int64 // of its first etcd lease; keys and observers know the session by it
 	ttl           time.Duration
 	base          time.Duration // of the etcd lease; the ttl itself without a heartbeat
 	stem          string        // its part of its claims' keys
-	recordKey     string        // of the record
-	recordValue   []byte        // the record's value
-	recordCreated int64         // the record's create revision, the same for the lease's whole life
+	recordKey     string
+	recordValue   []byte
+	recordCreated int64 // the record's create revision, the same for the session's whole life
 
 	gone  chan struct{} // closed once the lease is known to have ended
 	once  sync.Once
-	onEnd func() // called once, then, perhaps with a seat's turn held but no other lock
+	onEnd func() // end calls it once; its caller may have a seat's turn, but no other lock
 
 	mu       sync.Mutex // guards what follows
 	attached attachment
@@ -47,7 +47,7 @@ func (se *session) TTL() time.Duration { return se.ttl }
 // Close implements [driver.Lease].
 func (se *session) Close(ctx context.Context) error {
 	se.mu.Lock()
-	se.closing = true // the lease of a move that began before is in old
+	se.closing = true // the lease of a move that began before is in oldLeases
 	ids := append(slices.Clone(se.attached.oldLeases), se.attached.lease)
 	se.mu.Unlock()
 	for _, id := range ids {
@@ -94,8 +94,8 @@ type attachment struct {
 	lease       int64   // the etcd lease that the record and the claims are attached to
 	raftTerm    uint64  // the raft term it was granted in, or an older one
 	recordMod   int64   // the record's mod revision: a claim enters only if it is this one (see retract)
-	oldLeases   []int64 // leases that some keys may still hang on
-	claimsMoved bool    // no key hangs on an old one
+	oldLeases   []int64 // leases that some keys may still be on
+	claimsMoved bool    // no key is on an old one
 }
 
 // attachment returns it as it is now.
