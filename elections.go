@@ -483,7 +483,7 @@ func (c *entrant) wonLocked() time.Duration {
 // begins, and the term is resigned, unless somebody found it by Session.Terms and has resigned it.
 func (c *entrant) endedLocked(cause core.Cause) {
 	a, es := c.attempt, c.attempt.es
-	resigned := c.core.Phase() > core.Stopping
+	resigned := c.core.Phase().GivenUp()
 	var next *attempt
 	es.mu.Lock()
 	es.tally.ended++
@@ -510,11 +510,11 @@ func (c *entrant) endedLocked(cause core.Cause) {
 
 func (c *entrant) vacateSeatLocked() { c.attempt.es.s.localLines.vacate(c.seat, 0) }
 
-func (c *entrant) freedLocked(_ core.ClaimPhase, again bool) {
+func (c *entrant) freedLocked(_ core.ClaimPhase, nextLease bool) {
 	a, es := c.attempt, c.attempt.es
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	if again && a.phase == stands {
+	if nextLease && a.phase == stands {
 		es.findLeaseLocked(a)
 		return
 	}

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // side is one `primacy serve`.
@@ -492,12 +493,8 @@ func TestServeSecrets(t *testing.T) {
 }
 
 func freeAddr(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Helper()
+	return net.JoinHostPort("127.0.0.1", servertest.FreePort(t))
 }
 
 // curlTLS returns what asks a server with that certificate, and shows the head of the answer too.

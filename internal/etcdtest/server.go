@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/tls"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os/exec"
 	"path/filepath"
@@ -95,7 +94,7 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 			host = o.Hosts[i]
 		}
 		s := &Server{tb: tb, name: "m" + strconv.Itoa(i), bin: bin, dir: tb.TempDir(), cert: o.TLS,
-			client: net.JoinHostPort(host, freePort(tb)), peer: net.JoinHostPort(host, freePort(tb)),
+			client: net.JoinHostPort(host, servertest.FreePort(tb)), peer: net.JoinHostPort(host, servertest.FreePort(tb)),
 			wrap: func(cmd []string) []string { return cmd }}
 		if o.ClockRate != nil {
 			s.bin = BinaryAt(tb, o.Version, o.ClockRate(i))
@@ -127,23 +126,6 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 		}
 	}
 	return c
-}
-
-// freePort returns a port nobody listens on. It is below the range from which the kernel takes
-// ports for outgoing connections: one of those would keep a restarted server from its port.
-func freePort(tb testing.TB) string {
-	tb.Helper()
-	for range 100 {
-		port := strconv.Itoa(12000 + rand.IntN(18000))
-		ln, err := net.Listen("tcp", "127.0.0.1:"+port)
-		if err != nil {
-			continue
-		}
-		ln.Close()
-		return port
-	}
-	tb.Fatal("etcdtest: no free port")
-	return ""
 }
 
 // up starts all members and waits until they have a leader.

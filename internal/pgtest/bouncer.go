@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Bouncer runs pgbouncer in transaction mode before the server until the test ends, and returns its
@@ -17,7 +19,7 @@ func (s *Server) Bouncer() string {
 	if err != nil {
 		missing(s.tb, "pgbouncer is not installed: apt-get install -y pgbouncer")
 	}
-	port := freePort(s.tb)
+	port := servertest.FreePort(s.tb)
 	ini, users := filepath.Join(s.dir, "pgbouncer.ini"), filepath.Join(s.dir, "users.txt")
 	s.write(users, []byte(fmt.Sprintf("%q %q\n", User, s.o.Password)))
 	s.write(ini, []byte(fmt.Sprintf(`[databases]

@@ -6,13 +6,10 @@ package pgtest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +17,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Options say what kind of server to start. The zero value is a plain one that lets everybody in.
@@ -86,7 +85,7 @@ func plan(tb testing.TB, o Options) *Server {
 		tb.Fatalf("pgtest: %v", err)
 	}
 	tb.Cleanup(func() { os.RemoveAll(dir) })
-	s := &Server{tb, Database, &process{o: o, dir: dir, port: freePort(tb), as: notRoot(tb)}}
+	s := &Server{tb, Database, &process{o: o, dir: dir, port: servertest.FreePort(tb), as: notRoot(tb)}}
 	if err := s.as.own(dir); err != nil {
 		tb.Fatalf("pgtest: %v", err)
 	}
@@ -105,7 +104,7 @@ func (s *Server) up() {
 			return
 		}
 		s.Kill()
-		s.port = freePort(s.tb)
+		s.port = servertest.FreePort(s.tb)
 	}
 	s.tb.Fatalf("pgtest: the server does not start:\n%s", s.LogTail())
 }
@@ -120,21 +119,6 @@ func (s *Server) explain() {
 	if s.tb.Failed() {
 		s.tb.Logf("the end of the log of PostgreSQL at %s:\n%s", s.Addr(), s.LogTail())
 	}
-}
-
-// freePort returns a port nobody listens on, below those that the kernel takes for outgoing
-// connections.
-func freePort(tb testing.TB) string {
-	tb.Helper()
-	for range 100 {
-		port := strconv.Itoa(12000 + rand.IntN(18000))
-		if ln, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			ln.Close()
-			return port
-		}
-	}
-	tb.Fatal("pgtest: no free port")
-	return ""
 }
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }

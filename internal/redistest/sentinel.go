@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Sentinels say how StartSentinels sets them up.
@@ -28,7 +29,7 @@ func StartSentinel(tb testing.TB, name string, primary *Server) *Server {
 func StartSentinels(tb testing.TB, name string, primary *Server, o Sentinels, replicas ...*Server) (all []*Server) {
 	tb.Helper()
 	for range o.N {
-		s := &Server{tb: tb, bin: binary(tb), name: "redis-sentinel", dir: folder(tb), port: freePort(tb)}
+		s := &Server{tb: tb, bin: binary(tb), name: "redis-sentinel", dir: folder(tb), port: servertest.FreePort(tb)}
 		s.o.Password, s.o.TLS = o.Password, o.TLS
 		conf := filepath.Join(s.dir, "sentinel.conf")
 		if err := os.WriteFile(conf, []byte(s.sentinelConf(name, primary, o)), 0o600); err != nil {

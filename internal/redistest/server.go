@@ -7,13 +7,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -65,7 +63,7 @@ func Start(tb testing.TB, o Options) *Server {
 	var last error
 	for range 3 {
 		// Between choosing a port and using it, another process may take it: hence another try.
-		s := &Server{tb: tb, o: o, bin: bin, name: "redis-server", dir: folder(tb), port: freePort(tb)}
+		s := &Server{tb: tb, o: o, bin: bin, name: "redis-server", dir: folder(tb), port: servertest.FreePort(tb)}
 		s.args = s.flags()
 		if last = s.up(); last == nil {
 			tb.Cleanup(s.down)
@@ -105,23 +103,6 @@ func folder(tb testing.TB) string {
 	}
 	tb.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
-}
-
-// freePort returns a port nobody listens on. It is below the range from which the kernel takes
-// ports for outgoing connections: one of those would keep a restarted server from its port.
-func freePort(tb testing.TB) string {
-	tb.Helper()
-	for range 100 {
-		port := strconv.Itoa(12000 + rand.IntN(10000)) // a cluster's bus takes port + 10000 too
-		ln, err := net.Listen("tcp", "127.0.0.1:"+port)
-		if err != nil {
-			continue
-		}
-		ln.Close()
-		return port
-	}
-	tb.Fatal("redistest: no free port")
-	return ""
 }
 
 // flags returns the server's settings.

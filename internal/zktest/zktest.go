@@ -5,7 +5,6 @@ package zktest
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Options say what kind of server to start. The zero value is a plain one.
@@ -200,19 +200,8 @@ func (e *Ensemble) down() {
 	}
 }
 
-// loopback returns an address nobody listens on. Its port is below the range from which the kernel
-// takes ports for outgoing connections: one of those would keep a restarted server from its port.
+// loopback returns an address that no other test uses.
 func loopback(tb testing.TB) string {
 	tb.Helper()
-	for range 100 {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(12000+rand.IntN(18000)))
-		ln, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue
-		}
-		ln.Close()
-		return addr
-	}
-	tb.Fatal("zktest: no free port")
-	return ""
+	return net.JoinHostPort("127.0.0.1", servertest.FreePort(tb))
 }
