@@ -195,8 +195,8 @@ func (w waited) must(t *testing.T) driver.Place {
 }
 
 // waiting follows a place until News has told what became of it. It ends by itself with the test. It
-// has longer than one call, since the store may be restarted meanwhile, but not so long that a lease
-// that nobody renews runs out.
+// may take longer than one call, since the store may be restarted meanwhile, but not as long as a
+// lease lives that nobody renews.
 func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
 	done := make(chan waited, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)

@@ -94,8 +94,9 @@ func plan(tb testing.TB, n int, bin string, o Options) *Cluster {
 			host = o.Hosts[i]
 		}
 		s := &Server{tb: tb, name: "m" + strconv.Itoa(i), bin: bin, dir: tb.TempDir(), cert: o.TLS,
-			client: net.JoinHostPort(host, servertest.FreePort(tb)), peer: net.JoinHostPort(host, servertest.FreePort(tb)),
-			wrap: func(cmd []string) []string { return cmd }}
+			client: net.JoinHostPort(host, servertest.FreePort(tb)),
+			peer:   net.JoinHostPort(host, servertest.FreePort(tb)),
+			wrap:   func(cmd []string) []string { return cmd }}
 		if o.ClockRate != nil {
 			s.bin = BinaryAt(tb, o.Version, o.ClockRate(i))
 		}
