@@ -193,7 +193,7 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 		}
 		k := newCampaigner(ctx, l, at, spec, vacate)
 		if !l.join(&k.claim) { // it is dropped: the store has not heard of it
-			_ = pause(ctx, 1) // until live knows that the lease is ending
+			_ = pause(ctx, 1) // leases that end at once are not asked for one after another
 			continue
 		}
 		t, err := k.run(ctx)
@@ -201,7 +201,7 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 		if !errors.Is(err, errLeaseEnded) {
 			return t, err
 		}
-		_ = pause(ctx, 1) // until live knows that the lease has ended
+		_ = pause(ctx, 1)
 	}
 }
 

@@ -41,7 +41,7 @@ type termState struct {
 	request     *driver.Request // asks for the claim: it ends the term, or has ended it
 	callerCause error           // the cause of the caller's own context, if that ended the term
 	activeWork  int             // calls of work that run, under all terms of the claim
-	lastErr     error           // what the store said to the last call that failed
+	lastErr     error           // what the store said to the last call, nil after one that succeeded
 	won         time.Time       // by the wall clock
 	contextEnd  time.Duration   // when the term's context ended, by uptime
 	rightOver   bool            // Check says no for good

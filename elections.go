@@ -394,7 +394,7 @@ func (es *Elections) findLeaseLocked(a *attempt) {
 // findLeases finds a lease for all attempts that wait for one.
 func (es *Elections) findLeases() {
 	for again := false; ; {
-		if again { // under the last lease no claim could be made: it is ending, and live returns it until it has
+		if again { // no claim could be made: the last lease ended at once, and the next one may
 			_ = pause(es.ctx, 1)
 		}
 		l, err := es.s.live(es.ctx)

@@ -26,7 +26,7 @@ var (
 	// ErrUnreachable says that the store did not answer until the context ended. The context's own
 	// error is in it too.
 	ErrUnreachable = errors.New("the store does not answer")
-	// ErrInvalid says that an argument or an option cannot work. Nothing was asked of the store.
+	// ErrInvalid says that an argument or an option cannot work. No line was changed.
 	ErrInvalid = errors.New("invalid")
 	// ErrHeld answers a try: others hold the lock, or wait for it.
 	ErrHeld = errors.New("held by another")

@@ -56,8 +56,8 @@ type Options struct {
 	Grace time.Duration
 	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
 	RenewEvery time.Duration
-	// RenewAttempt is the time limit of one call on the store. Default a tenth of the TTL; if that
-	// is less than 250 ms, as much more as lets two renewals fit in, up to 250 ms.
+	// RenewAttempt is the time limit of one renewal, and of one call for a claim. Default a tenth
+	// of the TTL. For a TTL below 2.5 s it is longer, up to 250 ms, if two renewals still fit in.
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun

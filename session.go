@@ -250,9 +250,10 @@ func (s *Session) StoreName() string {
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	f := newFeed[Event](eventsSize)
 	s.readers.join(f) // now: events that come before the first iteration are yielded too
-	context.AfterFunc(ctx, func() { s.readers.quit(f) })
+	stop := context.AfterFunc(ctx, func() { s.readers.quit(f) })
 	return func(yield func(Event) bool) {
 		defer s.readers.quit(f)
+		defer stop() // ctx may live for long, and would keep f
 		for {
 			ev, missed, ok := f.next(ctx, s.readers.closed)
 			if ev.Missed = missed; !ok || !yield(ev) {

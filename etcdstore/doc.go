@@ -33,9 +33,10 @@
 //
 // # How to read the source
 //
-// First store.go, keys.go, session.go, seats.go and lease.go, which has the order of all locks.
-// Then order.go, claim.go, release.go, exchange.go and transfer.go; renew.go and heartbeat.go;
-// waiters.go (the states of a waiter), waiter.go, follow.go and news.go; liveness.go.
+// First store.go, keys.go, session.go, seats.go and lease.go, which has the order of all locks;
+// ops.go and batch.go, which send what the others ask for. Then order.go, claim.go, release.go,
+// exchange.go and transfer.go; renew.go and heartbeat.go; waiters.go (the states of a waiter),
+// waiter.go, follow.go and news.go; liveness.go; the rest in any order.
 //
 // # Words
 //

@@ -40,8 +40,8 @@ type waiters struct {
 }
 
 const (
-	// pairs is how many places are checked at once, and looked at in one Txn, with two reads each:
-	// etcd allows 128.
+	// looksPerTxn is how many places are checked at once, and looked at in one Txn, with two reads
+	// each: etcd allows 128.
 	looksPerTxn = 60
 	// minCheckPause is the shortest time between two checks.
 	minCheckPause = 500 * time.Millisecond
