@@ -17,7 +17,7 @@ import (
 type seatID = storeutil.Seat
 
 // seatState is what a lease knows of its claim on one seat. There is one key for a seat, so claims,
-// releases and transfers go one after another: each takes the seat's turn. Neither the seat nor turn
+// releases and transfers go one after another: each takes the seat's turn. Neither seat nor turn
 // changes. seats.mu guards the rest; only begin, by the turn's holder, changes slots and key.
 type seatState struct {
 	seatID
