@@ -59,8 +59,8 @@ check: ## gofmt and vet, on all modules
 oldest: ## the library against the oldest dependencies it names
 	GOWORK=off go test -timeout 11m ./...
 
-stress: ## the tests in fake time 50 times, and SEEDS (default 5000) seeds of the shell under faults
-	go test -race -count=50 -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./driver/drivertest ./open
+stress: ## the tests in fake time COUNT times (default 50), and SEEDS (default 5000) seeds of the shell under faults
+	go test -race -count=$${COUNT:-50} -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./driver/drivertest ./open
 	STRESS_SEEDS=$${SEEDS:-5000} ETCD_SEEDS=500 go test -timeout 90m -v -run '^(TestStress|TestSimulatedCluster)$$' .
 
 conformance: tools ## the conformance suite on real servers of each store, COUNT times (default 50)
@@ -151,7 +151,7 @@ services:
 	$(MAKE) crowd
 
 shell:
-	$(MAKE) stress SEEDS=500
+	$(MAKE) stress COUNT=5 SEEDS=500
 
 parts: # the names of the parts of make verify
 	@echo $(VERIFY)
