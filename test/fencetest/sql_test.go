@@ -245,7 +245,7 @@ func oldSnapshots(t *testing.T, db *sql.DB, f sqlfence.Fence) {
 // idleTransactionsEnd: a leader that is stopped inside a transaction does not keep its successor
 // out, if Idle is set.
 func idleTransactionsEnd(t *testing.T, db *sql.DB, f sqlfence.Fence) {
-	f.Idle = 300 * time.Millisecond
+	f.Idle = 3 * time.Second // between two statements a busy machine takes some of it
 	tx, err := begin(t, db, f, stamp(7), sql.LevelDefault)
 	if err != nil {
 		t.Fatal(err)
