@@ -102,7 +102,7 @@ func stuckStatements(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
 		case err := <-got:
 			t.Errorf("%d: Idle ended it (%v): the documentation says less than is so", i, err)
 			continue
-		case <-time.After(time.Second):
+		case <-time.After(2 * f.Idle):
 		}
 		const end = `SELECT count(pg_terminate_backend(b)) FROM pg_stat_activity, unnest(pg_blocking_pids(pid)) b`
 		var n int
