@@ -197,7 +197,7 @@ func (s *Server) Restart() {
 	s.tb.Helper()
 	err := s.Launch()
 	if err == nil {
-		err = s.Ready(30 * time.Second)
+		err = s.Ready(2 * time.Minute)
 	}
 	if err != nil {
 		s.tb.Fatalf("pgtest: %v", err)
