@@ -272,7 +272,10 @@ func restartTokens(t *testing.T, h Harness) {
 func restartWait(t *testing.T, h Harness) {
 	need(t, h.Restart != nil, "Harness.Restart")
 	leases, places := queue(t, h, unique(), 2)
-	turn := waiting(t, leases[1], places[1])
+	// Longer than one call, since the restart is part of it; not as long as a lease lives unrenewed.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	turn := waitingIn(t, ctx, leases[1], places[1])
 	silent(t, "told while another holds", turn)
 	h.Restart(t)
 	eventually(t, "the release after the restart", func() bool { return leases[0].Release(soon(t), places[0]) == nil })

@@ -194,13 +194,13 @@ func (w waited) must(t *testing.T) driver.Place {
 	return w.place
 }
 
-// waiting follows a place until News has told what became of it. It ends by itself with the test. It
-// may take longer than one call, since the store may be restarted meanwhile, but not as long as a
-// lease lives that nobody renews.
+// waiting follows a place until News has told what became of it. It ends by itself with the test.
 func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
+	return waitingIn(t, soon(t), l, p)
+}
+
+func waitingIn(t *testing.T, ctx context.Context, l driver.Lease, p driver.Place) <-chan waited {
 	done := make(chan waited, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	t.Cleanup(cancel)
 	go func() {
 		got, err := Await(ctx, l, p)
 		done <- waited{got, err}
