@@ -275,7 +275,7 @@ func restartWait(t *testing.T, h Harness) {
 	// Longer than one call, since the restart is part of it; not as long as a lease lives unrenewed.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	turn := waitingIn(t, ctx, leases[1], places[1])
+	turn := waitingIn(ctx, leases[1], places[1])
 	silent(t, "told while another holds", turn)
 	h.Restart(t)
 	eventually(t, "the release after the restart", func() bool { return leases[0].Release(soon(t), places[0]) == nil })

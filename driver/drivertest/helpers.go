@@ -196,10 +196,10 @@ func (w waited) must(t *testing.T) driver.Place {
 
 // waiting follows a place until News has told what became of it. It ends by itself with the test.
 func waiting(t *testing.T, l driver.Lease, p driver.Place) <-chan waited {
-	return waitingIn(t, soon(t), l, p)
+	return waitingIn(soon(t), l, p)
 }
 
-func waitingIn(t *testing.T, ctx context.Context, l driver.Lease, p driver.Place) <-chan waited {
+func waitingIn(ctx context.Context, l driver.Lease, p driver.Place) <-chan waited {
 	done := make(chan waited, 1)
 	go func() {
 		got, err := Await(ctx, l, p)
