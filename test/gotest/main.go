@@ -222,9 +222,20 @@ func (r *run) table(n int) {
 		return func(a, b result) int { return cmp.Compare(f(b), f(a)) }
 	}
 	slices.SortFunc(r.all, by(func(x result) float64 { return max(x.wall, x.cpu) }))
-	fmt.Printf("%9s %9s\n", "clock", "CPU")
+	if r.cpus == "" {
+		fmt.Printf("%9s\n", "clock")
+	} else {
+		fmt.Printf("%9s %9s\n", "clock", "CPU")
+	}
+	line := func(wall, cpu float64, what string) {
+		if r.cpus == "" {
+			fmt.Printf("%8.1fs %s\n", wall, what)
+		} else {
+			fmt.Printf("%8.1fs %8.1fs %s\n", wall, cpu, what)
+		}
+	}
 	for _, x := range r.all[:min(n, len(r.all))] {
-		fmt.Printf("%8.1fs %8.1fs %s\n", x.wall, x.cpu, x.name)
+		line(x.wall, x.cpu, x.name)
 	}
 	var wall, cpu float64
 	for _, x := range r.all {
@@ -232,7 +243,7 @@ func (r *run) table(n int) {
 			wall, cpu = wall+x.wall, cpu+x.cpu
 		}
 	}
-	fmt.Printf("%8.1fs %8.1fs all packages; %s in all\n", wall, cpu, time.Since(r.begun).Round(time.Second))
+	line(wall, cpu, fmt.Sprintf("all packages; %s in all", time.Since(r.begun).Round(time.Second)))
 }
 
 // measured runs a test binary and adds its CPU time to a file.
