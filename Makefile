@@ -10,7 +10,7 @@ PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools zookeeper ha
 TORTURE  := github.com/primacy-go/primacy/test/torture
 MODULES  := ./... ./cmd/... ./test/...
 # The slowest first, so that the last to run are short ones.
-SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./redlockstore ./cmd/internal/cron ./test/golden ./test/sim
+SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./redlockstore ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/golden ./test/sim
 EVERY    := $$(go list $(SLOWEST) $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
 # Few seeds of what runs in a simulated world: make verify has the many. -short leaves out or shortens what is slow and proves little in a
 # second. The race parts of make verify, and torture-each, run without it: they have every test at its full length.
