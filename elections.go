@@ -266,7 +266,8 @@ func (es *Elections) withdraw(name string) {
 		es.mu.Unlock()
 		switch {
 		case was == wantsSeat:
-			es.s.localLines.cancel(seat{name: name}, &seatWaiter{attempt: a}) // if the seat comes in this moment, turn gives it back
+			// If the seat comes in this moment, turn gives it back.
+			es.s.localLines.cancel(seat{name: name}, &seatWaiter{attempt: a})
 			return
 		case was == wantsLease:
 			es.s.localLines.vacate(seat{name: name}, 0)
