@@ -59,7 +59,8 @@ func NewSession(store driver.Store, o *Options) (*Session, error) {
 
 func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, error) {
 	if !boottime.Reliable {
-		return nil, invalid("this operating system offers no clock that goes on in suspend; Primacy runs on Linux and macOS")
+		return nil, invalid("this operating system offers no clock that goes on in suspend; " +
+			"Primacy runs on Linux and macOS")
 	}
 	o, err := o.fill(store.Caps())
 	if err != nil {
@@ -266,7 +267,8 @@ func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 // Stats returns what has been counted so far.
 func (s *Session) Stats() Stats {
 	n, late := &s.stats, s.stats.late.Load() // one reading for both, so that Misses less Late never shrinks
-	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(), n.unreadable.Load()}
+	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(),
+		n.unreadable.Load()}
 }
 
 // Tallies returns the counts of all elections that this session has led, ordered by name.
