@@ -20,7 +20,8 @@ var followClauses = []Clause{
 // toldHeld fits the news that p is held, under the token it waited with.
 func toldHeld(p driver.Place) func(heard) bool {
 	return func(n heard) bool {
-		return n.news.Held && n.news.Place.Held && n.news.Place.Name == p.Name && n.news.Place.ID == p.ID && n.news.Place.Token == p.Token
+		got := n.news.Place
+		return n.news.Held && got.Held && got.Name == p.Name && got.ID == p.ID && got.Token == p.Token
 	}
 }
 
