@@ -230,9 +230,12 @@ func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 // process has stopped.
 func TestARunWhoseBeginningWasNotAnsweredRuns(t *testing.T) {
 	for name, lose := range map[string]func(context.Context, *jobLoop){
-		"the time limit of the call ran out":       func(ctx context.Context, _ *jobLoop) { <-ctx.Done() },
-		"the journal was read in between":          func(_ context.Context, l *jobLoop) { l.read() },
-		"and the process was told to stop as well": func(_ context.Context, l *jobLoop) { go l.e.Stop(true, nil); l.read() },
+		"the time limit of the call ran out": func(ctx context.Context, _ *jobLoop) { <-ctx.Done() },
+		"the journal was read in between":    func(_ context.Context, l *jobLoop) { l.read() },
+		"and the process was told to stop as well": func(_ context.Context, l *jobLoop) {
+			go l.e.Stop(true, nil)
+			l.read()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -266,8 +269,9 @@ func TestARunWhoseBeginningWasNotAnsweredRuns(t *testing.T) {
 				if key == nil {
 					t.Fatal("no run has begun")
 				}
-				a := see(records).attempts[ID{key.At, key.Attempt}]
-				if n := w.ran[job.Name][ID{key.At, key.Attempt}]; n != 1 || a == nil || a.end == nil || a.end.Verdict != OK {
+				id := ID{key.At, key.Attempt}
+				a := see(records).attempts[id]
+				if n := w.ran[job.Name][id]; n != 1 || a == nil || a.end == nil || a.end.Verdict != OK {
 					t.Errorf("it ran %d times, its record is %+v", n, a)
 				}
 			})
