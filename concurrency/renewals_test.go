@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	v3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -198,6 +199,46 @@ func TestTheProofThroughABalancerIsOfOneMember(t *testing.T) {
 		a, p := asker{&wire{kv: &balanced{answers: c.answers}}}, etcdwire.Proof{}
 		if err := a.prove(t.Context(), "k", nil, &p); p.Term != c.term || (err == nil) != (c.term != 0) {
 			t.Errorf("%s: term %d, %v, want %d", c.name, p.Term, err, c.term)
+		}
+	}
+}
+
+// shown is a KV that shows one key, and counts what is changed.
+type shown struct {
+	balanced
+	kv      mvccpb.KeyValue
+	changes int
+}
+
+func (k *shown) Get(context.Context, string, ...v3.OpOption) (*v3.GetResponse, error) {
+	return &v3.GetResponse{Header: &pb.ResponseHeader{}, Kvs: []*mvccpb.KeyValue{&k.kv}}, nil
+}
+
+func (k *shown) Txn(ctx context.Context) v3.Txn {
+	k.changes++
+	return k.balanced.Txn(ctx)
+}
+
+// A put whose outcome was unknown is looked for and removed. What stands there under another lease
+// is a later session's, which has taken this one's lease over.
+func TestOnlyAPutOfThisSessionIsCleanedUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		lease   int64
+		created int64
+		removed bool
+	}{
+		{"made by the put", 7, 12, true},
+		{"of another session", 99, 12, false},
+		{"that stood before", 7, 10, false},
+	} {
+		s := idle(nil)
+		kv := &shown{kv: mvccpb.KeyValue{Lease: c.lease, CreateRevision: c.created, ModRevision: c.created},
+			balanced: balanced{answers: []member{{1, 1}}}}
+		s.wire.kv, s.lines = kv, newLines(s)
+		if err := s.removals.clean(t.Context(), "k", 10); err != nil || kv.changes > 0 != c.removed {
+			t.Errorf("a key %s: %d changes, %v, want it removed: %v", c.name, kv.changes, err, c.removed)
 		}
 	}
 }

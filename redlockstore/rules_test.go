@@ -142,3 +142,42 @@ func TestAClaimOfALeaseThatIsOverDoesNotHold(t *testing.T) {
 		t.Errorf("enter = %+v, want it not held", got[0])
 	}
 }
+
+// An operator has ended the lease: a call of its owner's that comes later sets nothing.
+func TestARevokedLeaseEntersNothing(t *testing.T) {
+	t.Parallel()
+	r, l, c := alone(t)
+	r.Do("SET", l.s.revoked(l.id), "1")
+	l.mu.Lock()
+	a := c.newAttemptLocked()
+	l.mu.Unlock()
+	got, err := l.enterAt(l.s.servers[0], []*attempt{a})
+	if err != nil || len(got) == 0 || got[0] != "revoked" || r.Do("EXISTS", l.s.key("x")) != int64(0) {
+		t.Errorf("enter = %v, %v, want that the lease is revoked, and no key", got, err)
+	}
+}
+
+// An update that was held up must not bring its old value back.
+func TestALateUpdateBringsNoOldValueBack(t *testing.T) {
+	t.Parallel()
+	r, l, c := alone(t)
+	if got := l.enter(t.Context(), []*claim{c}); !got[0].held {
+		t.Fatalf("enter = %+v", got[0])
+	}
+	texts := []string{}
+	for _, value := range []string{"old", "new"} {
+		l.mu.Lock()
+		c.Value = []byte(value)
+		c.updates++
+		texts = append(texts, c.cur.valueLocked())
+		l.mu.Unlock()
+	}
+	for _, text := range []string{texts[1], texts[0]} {
+		if _, err := l.s.servers[0].call(update, time.Minute, []string{l.s.key("x")}, text, l.s.channel("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := r.Do("GET", l.s.key("x")); got != texts[1] {
+		t.Errorf("the key holds %q, want the later value %q", got, texts[1])
+	}
+}
