@@ -93,7 +93,8 @@ func TestARemovalIsNotGivenUpBeforeTheKeyHasExpired(t *testing.T) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.removals) != 1 || v.removals[0].until < given+l.ttl*10/9 {
-		t.Errorf("removals = %+v, want one that is tried for longer than the ttl, by a clock that is slower by the drift", v.removals)
+		t.Errorf("removals = %+v, want one that is tried for longer than the ttl, also by a clock that is slow",
+			v.removals)
 	}
 }
 
@@ -172,12 +173,13 @@ func TestALateUpdateBringsNoOldValueBack(t *testing.T) {
 		texts = append(texts, c.cur.valueLocked())
 		l.mu.Unlock()
 	}
+	v, key, channel := l.s.servers[0], l.s.key("x"), l.s.channel("x")
 	for _, text := range []string{texts[1], texts[0]} {
-		if _, err := l.s.servers[0].call(update, time.Minute, []string{l.s.key("x")}, text, l.s.channel("x")); err != nil {
+		if _, err := v.call(update, time.Minute, []string{key}, text, channel); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := r.Do("GET", l.s.key("x")); got != texts[1] {
+	if got := r.Do("GET", key); got != texts[1] {
 		t.Errorf("the key holds %q, want the later value %q", got, texts[1])
 	}
 }

@@ -108,7 +108,8 @@ func TestATransferToOneWhoHasJustLeftChangesNothing(t *testing.T) {
 	if err != nil || !again {
 		t.Errorf("the last step = %v, %v, want another look at the line", again, err)
 	}
-	if ln, err := s.Line(within(t, 20*time.Second), name); err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
+	ln, err := s.Line(within(t, 20*time.Second), name)
+	if err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
 		t.Errorf("Line = %+v, %v, want the holder as before", ln, err)
 	}
 	if err := l.(driver.Transferer).Transfer(within(t, 20*time.Second), p, q.Token); err != nil {
