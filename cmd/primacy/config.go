@@ -97,7 +97,7 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 				c.put(f.Name, s)
 			}
 		default:
-			return fmt.Errorf("%s: unknown key %s%s", c.at(p), full, nearest(key, known(verb)))
+			return fmt.Errorf("%s: unknown key %s%s", c.at(p), full, hint(nearest(key, known(verb))))
 		}
 	}
 	return nil
@@ -325,7 +325,7 @@ func known(verb *cobra.Command) (names []string) {
 	return names
 }
 
-// nearest proposes the key that was probably meant.
+// nearest returns the name that was probably meant, "" if none is near.
 func nearest(key string, names []string) string {
 	best, least := "", 1+min(3, len(key)/2)
 	for _, name := range names {
@@ -333,10 +333,7 @@ func nearest(key string, names []string) string {
 			best, least = name, d
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return "; did you mean " + best + "?"
+	return best
 }
 
 // distance is how many letters must be changed, put in or left out to make b of a. Both are short:

@@ -52,6 +52,7 @@ func cronCommand(a *app) *cobra.Command {
 		Use: "cron [flags] -f FILE | NAME SPEC [--] COMMAND [ARG...]",
 
 		DisableFlagsInUseLine: true,
+		Annotations:           map[string]string{stays: "yes"},
 		Short:                 "Run commands by a schedule, each instant once in the whole fleet",
 		Long: `Run commands by a schedule. Start it with the same FILE on as many machines as you like: each
 instant of a job runs once in the fleet.
@@ -116,6 +117,8 @@ func (t *crontab) arguments(cmd *cobra.Command, args []string) error {
 		return nil
 	case len(args) == 0:
 		return errors.New("give -f FILE, or NAME SPEC -- COMMAND")
+	case dash < 0 && len(args) <= 2 && nearest(args[0], verbsOf(cmd)) != "":
+		return fmt.Errorf("cron %s is no command%s", clean(args[0]), hint("cron "+nearest(args[0], verbsOf(cmd))))
 	case dash != 2 || len(args) < 3:
 		return errors.New(`give NAME, SPEC as one word in quotes, then -- and a COMMAND: ` +
 			`primacy cron report "0 3 * * *" -- ./report`)

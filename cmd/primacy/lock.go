@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,12 +17,12 @@ import (
 type lockOptions struct {
 	nonblock, shared, exclusive bool
 	slots, conflict             int
-	wait                        seconds
 	command                     string
 }
 
 func lockCommand(a *app) *cobra.Command {
 	var o lockOptions
+	var command []string
 	r := newRunner(a, contest{
 		lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder",
 	})
@@ -63,16 +59,21 @@ is refused.
 Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 lock lost
 while it ran; 123 resigned on purpose ('primacy resign'); 124, or that of -E, not acquired with -n or -w; 125
 usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signal ended it.`,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 0 {
 				return errors.New("give the NAME of a lock")
 			}
-			return primacy.CheckName(args[0])
+			r.name, command = args[0], args[1:]
+			if cmd.ArgsLenAtDash() != 0 {
+				if command, err = afterName(cmd, command); err != nil {
+					return err
+				}
+			}
+			return primacy.CheckName(r.name)
 		},
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			changed := cmd.Flags().Changed
-			r.name = args[0]
-			if r.args, err = o.commandOf(args, changed("command")); err == nil {
+			if r.args, err = o.commandOf(command, changed("command")); err == nil {
 				err = o.check(changed)
 			}
 			if err != nil {
@@ -83,9 +84,9 @@ usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signa
 		},
 	}
 	f := c.Flags()
-	f.SetInterspersed(false) // what follows NAME belongs to the command
+	f.SetInterspersed(false) // what follows NAME is read by afterName: COMMAND has flags of its own
 	f.BoolVarP(&o.nonblock, "nonblock", "n", false, "give up (exit 124) at once if it is not free")
-	f.VarP(&o.wait, "wait", "w",
+	f.DurationVarP(&r.wait, "wait", "w", 0,
 		"give up (exit 124) when it is not held after so long: seconds, such as 2.5, or 2m; 0: as -n")
 	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "the exit code of giving up, 0 to 255")
 	f.BoolVarP(&o.shared, "shared", "s", false, "hold it beside others that share it: for reading")
@@ -101,28 +102,19 @@ usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signa
 	return c
 }
 
-// commandOf returns the command to run. As with flock, -c may stand behind the name.
-func (o lockOptions) commandOf(args []string, viaShell bool) ([]string, error) {
-	shell := func(s string) []string { return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", s} }
-	rest := args[1:]
+// commandOf returns the command to run; rest is what follows NAME and its flags.
+func (o lockOptions) commandOf(rest []string, viaShell bool) ([]string, error) {
 	switch {
 	case viaShell && len(rest) > 0:
-		return nil, fmt.Errorf("-c and the command %s exclude each other", clean(rest[0]))
+		return nil, fmt.Errorf("-c takes one argument: quote the whole command, or leave out %s", clean(rest[0]))
 	case viaShell:
-		return shell(o.command), nil
+		return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", o.command}, nil
 	case len(rest) == 0:
 		return nil, nil
 	case rest[0] == "--" && len(rest) == 1:
 		return nil, errors.New("give a COMMAND after --, or leave the -- out to hold the lock until a signal")
 	case rest[0] == "--":
 		return rest[1:], nil
-	case (rest[0] == "-c" || rest[0] == "--command") && len(rest) == 2:
-		return shell(rest[1]), nil
-	case rest[0] == "-c" || rest[0] == "--command":
-		return nil, fmt.Errorf("%s takes one argument: quote the whole command", rest[0])
-	case strings.HasPrefix(rest[0], "-"):
-		return nil, fmt.Errorf("options stand before NAME: put %s there, or write -- before a command of that name",
-			clean(rest[0]))
 	}
 	return rest, nil
 }
@@ -148,7 +140,7 @@ func (o lockOptions) check(changed func(string) bool) error {
 
 // apply says to the runner how the lock is won.
 func (o lockOptions) apply(r *runner, limited bool) {
-	r.wait, r.late = time.Duration(o.wait), o.conflict
+	r.late = o.conflict
 	r.try = o.nonblock || limited && r.wait == 0
 	if r.slots = o.slots; o.shared {
 		r.slots = driver.Unlimited
@@ -167,37 +159,6 @@ func (o lockOptions) apply(r *runner, limited bool) {
 		return way(ctx)
 	}
 }
-
-// seconds is a flag that takes flock's plain seconds beside durations.
-type seconds time.Duration
-
-// Set reads "5", "2.5", "1m30s".
-func (s *seconds) Set(v string) error {
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		n, ferr := strconv.ParseFloat(v, 64)
-		if ferr != nil || math.IsNaN(n) || math.Abs(n) > math.MaxInt64/1e9-1 {
-			return errors.New("give seconds, such as 2.5, or a duration, such as 2m")
-		}
-		d = time.Duration(n * float64(time.Second))
-	}
-	if d < 0 {
-		return errors.New("it must not be negative")
-	}
-	*s = seconds(d)
-	return nil
-}
-
-// String returns the duration; nothing for none, so that the help shows no default.
-func (s *seconds) String() string {
-	if *s == 0 {
-		return ""
-	}
-	return time.Duration(*s).String()
-}
-
-// Type names the flag's value in the help.
-func (s *seconds) Type() string { return "duration" }
 
 // heldLine is what a lock without a command prints with -o json. 64-bit numbers are strings.
 type heldLine struct {

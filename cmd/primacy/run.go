@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,13 +23,15 @@ import (
 func runCommand(a *app) *cobra.Command {
 	var value string
 	var o primacy.CampaignOptions
+	var words []string // NAME and COMMAND
+	var dashFirst bool
 	r := newRunner(a, contest{
 		has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired, role: "leader",
 	})
 	c := &cobra.Command{
 		Use:         "run NAME [--] COMMAND [ARG...]",
 		Short:       "Stand for election and run a command only while leading",
-		Annotations: map[string]string{configArgs: "NAME and COMMAND"},
+		Annotations: map[string]string{configArgs: "NAME and COMMAND", stays: "yes"},
 		Long: `Stand for election and run COMMAND only while leading. The command is started directly, without a
 shell, and never outlives its right to run: when leadership is lost its whole process tree gets SIGTERM
 --stop-timeout before the deadline, and SIGKILL in time for it, also when this process itself is killed or
@@ -52,14 +55,20 @@ container it reaps orphans. With --config, NAME and COMMAND may be 'name' and 'c
 Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 leadership
 lost while it ran; 123 resigned on purpose; 124 not acquired within --wait; 125 usage; 126/127 command not
 executable/not found.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 { // they may stand in the file, or NAME may
+		Args: func(cmd *cobra.Command, args []string) (err error) {
+			words, dashFirst = args, cmd.ArgsLenAtDash() == 0
+			if len(args) == 0 || dashFirst { // they may stand in the file, or NAME may
 				return nil
 			}
+			command, err := afterName(cmd, args[1:])
+			if err != nil {
+				return err
+			}
+			words = append(args[:1:1], command...)
 			return primacy.CheckName(args[0])
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := r.named(args, cmd.ArgsLenAtDash() == 0); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := r.named(words, dashFirst); err != nil {
 				return err
 			}
 			if o.Priority < 0 || o.Steady < 0 {
@@ -73,8 +82,9 @@ executable/not found.`,
 		},
 	}
 	f := c.Flags()
-	f.SetInterspersed(false) // what follows NAME belongs to the command
-	f.DurationVar(&r.wait, "wait", 0, "give up (exit 124) when not leading after so long; 0: wait for ever")
+	f.SetInterspersed(false) // what follows NAME is read by afterName: COMMAND has flags of its own
+	f.DurationVar(&r.wait, "wait", 0,
+		"give up (exit 124) when not leading after so long: seconds, such as 2.5, or 2m; 0: wait for ever")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0,
 		"from SIGTERM to SIGKILL when leadership ends (default a tenth of the ttl)")
 	f.StringVar(&value, "value", "", "what observers see beside the ID")
@@ -246,7 +256,13 @@ func (r *runner) run(ctx context.Context) error {
 	}
 	if len(r.args) > 0 {
 		if _, err := supervise.LookPath(r.args); err != nil {
+			if strings.HasPrefix(r.args[0], "-") { // behind a --
+				err = fmt.Errorf("%w: flags of primacy go before the --", err)
+			}
 			return startError(err) // before the contest: a misspelt command must not win it
+		}
+		if closedOutput(os.Stdout) {
+			r.say("warning: standard output is closed: what the command writes there is thrown away, and it is not told")
 		}
 		if _, err := runtimeDir(); err != nil {
 			return err // nor one that gets no state file
@@ -285,7 +301,7 @@ func (r *runner) run(ctx context.Context) error {
 // what closes them with how it ended.
 func (r *runner) beginReports() (end func(error), err error) {
 	if r.eventsTo != "" {
-		if r.log, err = openEvents(r.eventsTo); err != nil {
+		if r.log, err = openEvents(r.eventsTo, r.say); err != nil {
 			return nil, err
 		}
 	}
