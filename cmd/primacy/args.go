@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"github.com/primacy-go/primacy/cmd/internal/near"
 )
 
 // afterName reads the flags that stand between NAME and COMMAND: most people type them there. args
@@ -43,9 +45,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	name := unknown.GetSpecifiedName()
 	if group := unknown.GetSpecifiedShortnames(); group != "" {
-		return fmt.Errorf("unknown flag: -%s%s", group, hint("--"+nearest(group, flagsOf(cmd))))
+		return fmt.Errorf("unknown flag: -%s%s", group, hint("--"+near.Word(group, flagsOf(cmd))))
 	}
-	return fmt.Errorf("unknown flag: --%s%s", name, hint("--"+nearest(name, flagsOf(cmd))))
+	return fmt.Errorf("unknown flag: --%s%s", name, hint("--"+near.Word(name, flagsOf(cmd))))
 }
 
 // flagsOf returns the names of the flags that may be given with a verb.
@@ -102,9 +104,9 @@ func misspelt(root *cobra.Command, environ []string) (warnings []string) {
 		if !ours || service || known {
 			continue
 		}
-		if near := nearest(rest, names); near != "" {
+		if meant := near.Word(rest, names); meant != "" {
 			warnings = append(warnings, fmt.Sprintf("%s is set, and means nothing here%s", clean(key),
-				hint(variable(near))))
+				hint(variable(meant))))
 		}
 	}
 	return warnings

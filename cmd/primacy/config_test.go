@@ -197,17 +197,6 @@ func TestAPasswordInAFileForAll(t *testing.T) {
 	}
 }
 
-func TestNearest(t *testing.T) {
-	for key, want := range map[string]string{"stroe": "store", "STOP_TIMEOUT": "stop-timeout", "x": "", "tl": "ttl",
-		"stop-timout": "stop-timeout", "": ""} {
-		got := strings.TrimSuffix(strings.TrimPrefix(nearest(key, []string{"ttl", "store", "stop-timeout"}),
-			"; did you mean "), "?")
-		if got != want {
-			t.Errorf("%q: got %q, want %q", key, got, want)
-		}
-	}
-}
-
 // Whatever stands in a file: it is taken or refused in one line, soon, and nothing of it panics.
 func FuzzConfig(f *testing.F) {
 	for _, s := range []string{"ttl = \"1s\"\n[run]\nname = \"n\"\ncommand = [\"a\"]\n", "[run.x]\ny=1",

@@ -23,6 +23,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/cron"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/near"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 	"github.com/primacy-go/primacy/driver"
@@ -117,8 +118,8 @@ func (t *crontab) arguments(cmd *cobra.Command, args []string) error {
 		return nil
 	case len(args) == 0:
 		return errors.New("give -f FILE, or NAME SPEC -- COMMAND")
-	case dash < 0 && len(args) <= 2 && nearest(args[0], verbsOf(cmd)) != "":
-		return fmt.Errorf("cron %s is no command%s", clean(args[0]), hint("cron "+nearest(args[0], verbsOf(cmd))))
+	case dash < 0 && len(args) <= 2 && near.Word(args[0], verbsOf(cmd)) != "":
+		return fmt.Errorf("cron %s is no command%s", clean(args[0]), hint("cron "+near.Word(args[0], verbsOf(cmd))))
 	case dash != 2 || len(args) < 3:
 		return errors.New(`give NAME, SPEC as one word in quotes, then -- and a COMMAND: ` +
 			`primacy cron report "0 3 * * *" -- ./report`)

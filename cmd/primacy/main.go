@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	code := codeOf(err)
 	var e *exitError
 	if !errors.As(err, &e) || e.err != nil {
-		fmt.Fprintf(a.stderr, "primacy: %s\n", oneLine(err))
+		fmt.Fprintf(a.stderr, "primacy: %s%s\n", oneLine(err), advice(err, a.store))
 	}
 	return code
 }

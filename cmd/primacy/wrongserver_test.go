@@ -3,10 +3,13 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/pgtest"
@@ -87,4 +90,86 @@ func TestAWaitForTheStoreEnds(t *testing.T) {
 			t.Errorf("%v took %v", p, p.took)
 		}
 	}
+}
+
+// What a store says of a user without rights is followed by what to do.
+func TestAStoreThatRefusesSaysWhatToDo(t *testing.T) {
+	w := newWorld(t)
+	etcd := etcdtest.Start(t, etcdtest.Options{Args: []string{"--bcrypt-cost", "4"}})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Addr()}, DialTimeout: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	step := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	for _, user := range []string{"root", "stranger"} {
+		step(c.RoleAdd(ctx, user))
+		step(c.UserAdd(ctx, user, "SWORDFISH"))
+		step(c.UserGrantRole(ctx, user, user))
+	}
+	step(c.AuthEnable(ctx))
+	all := redistest.Start(t, redistest.Options{Password: "SWORDFISH"})
+	some := redistest.Start(t, redistest.Options{User: "alice", Password: "SWORDFISH", Rights: "~* +@connection +info"})
+	for _, c := range []struct{ store, want string }{
+		{"etcd://" + etcd.Addr(), "user name is empty; this etcd asks who you are: give --store etcd://USER:PASSWORD@HOST"},
+		{"etcd://stranger:SWORDFISH@" + etcd.Addr(), "permission denied; grant the user's role all keys that begin with " +
+			"primacy/: etcdctl role grant-permission ROLE readwrite --prefix=true primacy/"},
+		{"etcd://stranger:SWORDFISH@" + etcd.Addr() + "/team/a", "readwrite --prefix=true team/a/"},
+		{"etcd://stranger:WRONG@" + etcd.Addr(), "invalid user ID or password"},
+		{"redis://" + all.Addr(), "give the password: --store redis://:PASSWORD@HOST"},
+		{"redis://alice:SWORDFISH@" + some.Addr(), "have the rights that the user needs"},
+	} {
+		p := w.start("run", "-q", "--store", c.store, "n", "true").ends(exitUnreachable).inOneLine().complains(c.want)
+		if strings.Contains(p.err.String(), "SWORDFISH") || p.took > 30*time.Second {
+			t.Errorf("%v: after %v %q", p, p.took, p.err.String())
+		}
+	}
+}
+
+// One server of a quorum that asks for a password is told, and the others are a majority.
+func TestAMinorityThatRefusesIsTold(t *testing.T) {
+	w := newWorld(t).with("PRIMACY_TTL=5s")
+	var addrs []string
+	for _, password := range []string{"", "SWORDFISH", ""} {
+		addrs = append(addrs, redistest.Start(t, redistest.Options{Password: password}).Addr())
+	}
+	quorum := "redis+quorum://" + strings.Join(addrs, ",") + "?guard=off"
+	w.start("run", "--store", quorum, "n", "true").ends(0).complains(
+		"warning: "+addrs[1]+": NOAUTH Authentication required.: this server does not vote; a majority does")
+	w.start("cron", "-q", "--store", quorum, "x", "@daily", "--", "true").ends(exitUsage).inOneLine().complains(
+		"use etcd, PostgreSQL, Redis by redis://, or ZooKeeper")
+}
+
+// Two candidates with one ID cannot be told apart by anybody: the second one says so.
+func TestTwoOfOneIDAreTold(t *testing.T) {
+	w := newWorld(t)
+	w.start("run", "--id", "same", "n", "sleep", "1000").tells("leads n")
+	w.start("run", "--id", "same", "n", "sleep", "1000").tells("warning: the ID same is in the queue of n already")
+	w.awaitLine("n", 2)
+	other := w.start("run", "--id", "other", "n", "sleep", "1000").tells("waits for n")
+	if strings.Contains(other.err.String(), "warning") {
+		t.Errorf("%q", other.err.String())
+	}
+}
+
+func TestObserveOnce(t *testing.T) {
+	w := newWorld(t)
+	w.start("run", "--id", "me", "n", "sleep", "1000").tells("leads n")
+	p := w.start("observe", "--once", "n", "m").ends(0).says("n  me leads  token ", "m  nobody leads")
+	if strings.Count(p.out.String(), "\n") != 2 {
+		t.Errorf("%q", p.out.String())
+	}
+	st := decode[stateJSON](w, w.start("observe", "--once", "-o", "ndjson", "n").ends(0).out.String())
+	if st.Leader == nil || st.Leader.ID != "me" {
+		t.Errorf("%+v", st)
+	}
+	w.start("list").ends(0).says("NAME", "me")
+	w.start("switchover", "n", "--to", "me").ends(0).says("me\n")
 }
