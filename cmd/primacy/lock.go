@@ -27,38 +27,38 @@ func lockCommand(a *app) *cobra.Command {
 		lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder",
 	})
 	c := &cobra.Command{
-		Use: "lock [flags] NAME [[--] COMMAND [ARG...]]",
+		Use: "lock NAME [flags] [[--] COMMAND [ARG...]]",
 
 		DisableFlagsInUseLine: true,
 		Short:                 "Run a command while holding a lock: flock(1) for the fleet",
-		Long: `Wait for the lock NAME, run COMMAND while holding it, and give it back. First come, first served,
-on all machines of the store.
+		Long: `Wait for the lock NAME, run COMMAND while holding it, and release it. First come, first served, on
+all machines that use the store.
 
-  primacy lock backup -- restic backup /srv         wait for it, then run
-  primacy lock -n -q nightly -- ./report            only if it is free; elsewhere: nothing, exit 124
-  primacy lock -w 30 -E 0 nightly -- ./report       wait 30 s at most; not having got it is no failure
-  primacy lock -s catalog -- ./read                 many read, or one (without -s) writes
-  primacy lock --slots 3 build -- make              at most three at once; all must name the same number
+  primacy lock backup -- restic backup /srv         wait for the lock, then run
+  primacy lock -n -q nightly -- ./report            only if it is free; if not: no output, exit 124
+  primacy lock -w 30 -E 0 nightly -- ./report       wait 30 s at most; exit 0 if it was not free
+  primacy lock -s catalog -- ./read                 shared: many readers, or one writer (without -s)
+  primacy lock --slots 3 build -- make              at most three at once; all must give the same number
   primacy lock deploy -c 'cd /srv && ./up'          through a shell: $SHELL, or /bin/sh
   primacy lock maintenance                          hold it until ^C, or a SIGTERM or SIGHUP
 
-Options stand before NAME; what follows it is the command's. Without -c there is no shell. The command is
-supervised as by 'primacy run': when the lock is lost its whole process tree gets SIGTERM --stop-timeout before
-the deadline, and SIGKILL in time for it, also when this process itself is killed or frozen. When it is killed,
-its guardian also gives the lock back, as soon as nothing of the command is left. Its environment is that of
-'primacy run'; the fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is 65,536
+Flags of primacy go before COMMAND; what follows COMMAND is its own. Without -c there is no shell. COMMAND is
+supervised as by 'primacy run': when the lock is lost, its whole process tree gets SIGTERM --stop-timeout before
+the deadline, and SIGKILL before the deadline, also when this process itself is killed or frozen. When it is
+killed, its guardian releases the lock as soon as nothing of COMMAND is left. COMMAND has the environment that
+'primacy run' gives. The fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is 65,536
 times the claim's number that 'primacy status' shows, or a little more.)
 
-Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim), and
-exits 122 with a line on stderr in the moment in which it is lost. Nothing is stopped then but this process:
-what relies on the lock must look.
+Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim). It exits
+122 with a message on stderr as soon as the lock is lost. It stops nothing but itself: whatever relies on the
+lock must watch for that.
 
-A lock and an election of one name exclude each other. A lock inside a command that holds the same one already
+A lock and an election of one name exclude each other. A lock inside a command that holds the same lock already
 is refused.
 
 Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 lock lost
-while it ran; 123 resigned on purpose ('primacy resign'); 124, or that of -E, not acquired with -n or -w; 125
-usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signal ended it.`,
+while it ran; 123 resigned on purpose ('primacy resign'); 124, or the code of -E, not acquired with -n or -w; 125
+usage; 126/127 command not executable/not found. Without COMMAND: 0 if a signal ended it.`,
 		Args: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 0 {
 				return errors.New("give the NAME of a lock")
@@ -85,18 +85,18 @@ usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signa
 	}
 	f := c.Flags()
 	f.SetInterspersed(false) // what follows NAME is read by afterName: COMMAND has flags of its own
-	f.BoolVarP(&o.nonblock, "nonblock", "n", false, "give up (exit 124) at once if it is not free")
+	f.BoolVarP(&o.nonblock, "nonblock", "n", false, "give up (exit 124) at once if the lock is not free")
 	f.DurationVarP(&r.wait, "wait", "w", 0,
-		"give up (exit 124) when it is not held after so long: seconds, such as 2.5, or 2m; 0: as -n")
-	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "the exit code of giving up, 0 to 255")
-	f.BoolVarP(&o.shared, "shared", "s", false, "hold it beside others that share it: for reading")
+		"give up (exit 124) if not acquired after this time: seconds, such as 2.5, or 2m; 0: as -n")
+	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "the exit code when giving up, 0 to 255")
+	f.BoolVarP(&o.shared, "shared", "s", false, "share it with others who use -s: for reading")
 	f.BoolVarP(&o.exclusive, "exclusive", "x", false, "hold it alone (default)")
 	f.BoolVarP(&o.exclusive, "ex", "e", false, "as -x")
 	_ = f.MarkHidden("ex")
-	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: so many hold it at once, 1 to %d", primacy.MaxSlots))
-	f.StringVarP(&o.command, "command", "c", "", "run this through $SHELL -c, or /bin/sh -c")
+	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: at most so many hold it at once, 1 to %d", primacy.MaxSlots))
+	f.StringVarP(&o.command, "command", "c", "", "run this by $SHELL -c, or /bin/sh -c")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0,
-		"from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
+		"time from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
 	r.bothFlags(f)
 	r.own = ownVariables(f)
 	return c
@@ -206,7 +206,7 @@ func (r *runner) tellHeld(term *primacy.Term) error {
 	if _, err := fmt.Fprintln(r.stdout, r.won(r.session.ID(), term)); err != nil {
 		return err
 	}
-	r.say("^C, SIGTERM or SIGHUP gives it back")
+	r.say("^C, SIGTERM or SIGHUP releases it")
 	return nil
 }
 

@@ -115,9 +115,12 @@ store you already run.
   primacy demo                         three candidates on this machine, one is killed, one is frozen
   primacy run billing -- ./invoicer    run a command while leading; start it on as many machines as you like
 
+Words: the candidates for a NAME wait in a queue; the oldest one leads, under a token that is larger than all
+before it. Leadership lives on a lease in the store, which ends a ttl after its last renewal.
+
 Exit codes: the command's own; 121 store unreachable before start, 122 leadership lost while it ran, 123
 resigned on purpose, 124 not acquired in time, 125 usage or own failure, 126/127 command not executable/not
-found; 1 only answers a question with no.`,
+found; 1 means that the answer to a question is no.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -129,7 +132,7 @@ found; 1 only answers a question with no.`,
 	}
 	f := root.PersistentFlags()
 	f.StringVarP(&a.store, "store", "S", "",
-		"where leases live: a URL, see primacy help stores, or embedded:DIR (default: embedded, in your state folder)")
+		"the store: a URL, see 'primacy help stores', or embedded:DIR (default: embedded, in your state folder)")
 	f.StringVar(&a.id, "id", "", "this candidate's identity (default HOST-PID-XXXX)")
 	f.DurationVar(&a.ttl, "ttl", primacy.DefaultTTL, "time to live of the lease")
 	f.DurationVar(&a.timeout, "timeout", 0,
@@ -138,7 +141,7 @@ found; 1 only answers a question with no.`,
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "write a debug log to stderr")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "write only errors to stderr")
 	f.StringVar(&a.configPath, "config", "",
-		"a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
+		"a TOML file of flags, with a [table] for each command; a flag overrides the environment, and that the file")
 	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a),
 		transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a),
 		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(), serveCommand(a), cronCommand(a))

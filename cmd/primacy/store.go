@@ -218,8 +218,8 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (
 func storesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stores",
-		Short: "what --store may say",
-		Long: `What --store (or PRIMACY_STORE) may say:
+		Short: "the stores, and their URLs for --store",
+		Long: `URLs for --store, or PRIMACY_STORE:
 
   embedded:[DIR]                                        etcd in this program, for one machine; the default
   etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]   etcds:// with TLS
@@ -227,14 +227,14 @@ func storesTopic() *cobra.Command {
   redis://[[USER]:PASSWORD@]HOST[:6379][/DB]            rediss:// with TLS; cluster=true, sentinel=MASTER, replicas=N,
                                                         prefix=NAME, sentinel-user=NAME, sentinel-password-file=FILE
   redis+quorum://HOST,HOST,HOST[/DB]                    independent servers, a majority decides; no tokens, no order
-  redis+plain://HOST[/DB]                               the same over keys that redsync and redislock understand
+  redis+plain://HOST[/DB]                               the same with the keys of redsync and redislock
   zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]       zks:// with TLS
 
 Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, key=FILE, server-name=NAME
 (PostgreSQL has libpq's own). Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is
 %25.
 
-What each can promise, and what not: primacy doctor --store URL.`,
+'primacy doctor --store URL' says what a store can promise and what it cannot.`,
 	}
 }
 
@@ -242,8 +242,8 @@ func schemaCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the SQL that a PostgreSQL store needs",
-		Long: `Prints the SQL that creates what --store postgres://… needs, without connecting: for a database
-in which the program's own user may not create tables. Whoever may runs it, in one transaction:
+		Long: `Print the SQL that creates what --store postgres://… needs, without connecting. It is for a
+database in which the program's own user may not create tables. A user who may runs it, in one transaction:
 
   primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
 		Args: cobra.NoArgs,
