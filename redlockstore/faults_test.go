@@ -260,7 +260,8 @@ func TestAHolderThatLosesItsMajorityIsTold(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	secret, secrets := redistest.Start(t, redistest.Options{Password: "open"}), redistest.Start(t, redistest.Options{Password: "open"})
+	secret := redistest.Start(t, redistest.Options{Password: "open"})
+	secrets := redistest.Start(t, redistest.Options{Password: "open"})
 	part := redistest.Start(t, redistest.Options{Cluster: true})
 	long := func() context.Context { return limited(t, 30*time.Second) }
 	for what, tc := range map[string]struct {
@@ -275,8 +276,10 @@ func TestOpen(t *testing.T) {
 		"login": {func(c *redlockstore.Config) {
 			c.Addrs[0], c.Addrs[1], c.Password = secret.Addr(), secrets.Addr(), "sesame"
 		}, "WRONGPASS"},
-		"cluster":      {func(c *redlockstore.Config) { c.Addrs[0] = part.Addr() }, "part of a Redis Cluster"},
-		"no login":     {func(c *redlockstore.Config) { c.Addrs[0], c.Addrs[1] = secret.Addr(), secrets.Addr() }, "NOAUTH"},
+		"cluster": {func(c *redlockstore.Config) { c.Addrs[0] = part.Addr() }, "part of a Redis Cluster"},
+		"no login": {func(c *redlockstore.Config) {
+			c.Addrs[0], c.Addrs[1] = secret.Addr(), secrets.Addr()
+		}, "NOAUTH"},
 		"no such user": {func(c *redlockstore.Config) { c.Username, c.Password = "ghost", "sesame" }, "WRONGPASS"},
 	} {
 		d := c

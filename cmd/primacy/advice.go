@@ -20,7 +20,7 @@ func advice(err error, store string) string {
 	case !errors.Is(err, primacy.ErrRefused):
 		return ""
 	case errors.Is(err, rpctypes.ErrUserEmpty):
-		return fmt.Sprintf("; this etcd asks who you are: give --store %s://USER:PASSWORD@HOST, or PRIMACY_STORE", scheme)
+		return fmt.Sprintf("; this etcd wants a user: give --store %s://USER:PASSWORD@HOST", scheme)
 	case errors.Is(err, rpctypes.ErrPermissionDenied):
 		return fmt.Sprintf("; grant the user's role all keys that begin with %[1]s: "+
 			"etcdctl role grant-permission ROLE readwrite --prefix=true %[1]s", etcdPrefix(store))

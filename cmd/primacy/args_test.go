@@ -43,8 +43,8 @@ func TestFlagsBehindTheName(t *testing.T) {
 	}
 	w.start("run", "x", "--help").ends(0).says("Usage:\n  primacy run NAME")
 	// A flag behind NAME goes before the environment, as one before it does.
-	if p := w.with("PRIMACY_ID=env").start("run", "x", "--id", "flag", "--", "sh", "-c", `echo "$PRIMACY_ID"`).ends(0); p.out.String() !=
-		"flag\n" {
+	p := w.with("PRIMACY_ID=env").start("run", "x", "--id", "flag", "--", "sh", "-c", `echo "$PRIMACY_ID"`).ends(0)
+	if p.out.String() != "flag\n" {
 		t.Errorf("got %q", p.out.String())
 	}
 }

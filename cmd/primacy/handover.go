@@ -54,7 +54,8 @@ already, nothing is asked.`,
 			return r.make(cmd.Context(), a, args[0])
 		},
 	}
-	c.Flags().StringVar(&r.to, "to", "", "the ID or the host of the candidate to lead next (default: the one that has waited longest)")
+	c.Flags().StringVar(&r.to, "to", "",
+		"the ID or the host of the candidate to lead next (default: the one that has waited longest)")
 	r.flags(c, "why, for the leader and the history", "how long to wait until it leads")
 	return c
 }
@@ -334,8 +335,8 @@ func (d *drained) sum() error {
 	case code != 0:
 		return fail(code, "%s still leads %d of the %d it led", d.id, stays, len(d.moves))
 	case len(d.known) == 0:
-		return fail(exitNo, "no candidate has the ID %s or is on a host of that name: 'primacy status -o json' shows all",
-			d.id)
+		return fail(exitNo, "no candidate has the ID %s or is on a host of that name: "+
+			"'primacy status -o json' shows all", d.id)
 	case len(d.moves) == 0:
 		d.say("%s leads nothing", d.id)
 	}

@@ -93,7 +93,8 @@ usage; 126/127 command not executable/not found. Without COMMAND: 0 if a signal 
 	f.BoolVarP(&o.exclusive, "exclusive", "x", false, "hold it alone (default)")
 	f.BoolVarP(&o.exclusive, "ex", "e", false, "as -x")
 	_ = f.MarkHidden("ex")
-	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: at most so many hold it at once, 1 to %d", primacy.MaxSlots))
+	f.IntVar(&o.slots, "slots", 0,
+		fmt.Sprintf("a semaphore: at most so many hold it at once, 1 to %d", primacy.MaxSlots))
 	f.StringVarP(&o.command, "command", "c", "", "run this by $SHELL -c, or /bin/sh -c")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0,
 		"time from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")

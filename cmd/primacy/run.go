@@ -162,11 +162,13 @@ type lifeOptions struct {
 
 // bothFlags are those of run and lock.
 func (o *lifeOptions) bothFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.notify, "notify", "candidate", "when to send READY=1 to systemd: candidate (once in the queue) or leader")
+	f.StringVar(&o.notify, "notify", "candidate",
+		"when to send READY=1 to systemd: candidate (once in the queue) or leader")
 	f.StringVar(&o.onUnreachable, "on-unreachable", "stop-at-deadline",
 		"if the store does not answer: stop-at-deadline, or stop-now (at the first renewal that fails)")
 	f.StringVar(&o.eventsTo, "events", "", "write each event as a line of JSON to a FILE, or fd:N")
-	f.StringVar(&o.statusAt, "status", "", "serve /leader, /livez, /readyz and /metrics over HTTP at HOST:PORT or unix:PATH")
+	f.StringVar(&o.statusAt, "status", "",
+		"serve /leader, /livez, /readyz and /metrics over HTTP at HOST:PORT or unix:PATH")
 }
 
 // runFlags are run's alone.
@@ -268,7 +270,7 @@ func (r *runner) run(ctx context.Context) error {
 			return startError(err) // before the contest: a misspelt command must not win it
 		}
 		if closedOutput(os.Stdout) {
-			r.say("warning: standard output is closed: what the command writes there is thrown away, and it is not told")
+			r.say("warning: standard output is closed: what the command writes there goes to /dev/null")
 		}
 		if _, err := runtimeDir(); err != nil {
 			return err // nor one that gets no state file

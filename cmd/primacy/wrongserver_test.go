@@ -118,9 +118,9 @@ func TestAStoreThatRefusesSaysWhatToDo(t *testing.T) {
 	all := redistest.Start(t, redistest.Options{Password: "SWORDFISH"})
 	some := redistest.Start(t, redistest.Options{User: "alice", Password: "SWORDFISH", Rights: "~* +@connection +info"})
 	for _, c := range []struct{ store, want string }{
-		{"etcd://" + etcd.Addr(), "user name is empty; this etcd asks who you are: give --store etcd://USER:PASSWORD@HOST"},
-		{"etcd://stranger:SWORDFISH@" + etcd.Addr(), "permission denied; grant the user's role all keys that begin with " +
-			"primacy/: etcdctl role grant-permission ROLE readwrite --prefix=true primacy/"},
+		{"etcd://" + etcd.Addr(), "user name is empty; this etcd wants a user: give --store etcd://USER:"},
+		{"etcd://stranger:SWORDFISH@" + etcd.Addr(), "permission denied; grant the user's role all keys that begin " +
+			"with primacy/: etcdctl role grant-permission ROLE readwrite --prefix=true primacy/"},
 		{"etcd://stranger:SWORDFISH@" + etcd.Addr() + "/team/a", "readwrite --prefix=true team/a/"},
 		{"etcd://stranger:WRONG@" + etcd.Addr(), "invalid user ID or password"},
 		{"redis://" + all.Addr(), "give the password: --store redis://:PASSWORD@HOST"},
@@ -142,7 +142,7 @@ func TestAMinorityThatRefusesIsTold(t *testing.T) {
 	}
 	quorum := "redis+quorum://" + strings.Join(addrs, ",") + "?guard=off"
 	w.start("run", "--store", quorum, "n", "true").ends(0).complains(
-		"warning: "+addrs[1]+": NOAUTH Authentication required.: this server does not vote; a majority does")
+		"warning: " + addrs[1] + ": NOAUTH Authentication required.: this server does not vote; a majority does")
 	w.start("cron", "-q", "--store", quorum, "x", "@daily", "--", "true").ends(exitUsage).inOneLine().complains(
 		"use etcd, PostgreSQL, Redis by redis://, or ZooKeeper")
 }
