@@ -134,7 +134,7 @@ func TestWhatIsWrongWithAFile(t *testing.T) {
 		"xyzzy = 1":                            "p.toml:1: unknown key xyzzy",
 		"help = true":                          "p.toml:1: unknown key help",
 		"config = \"x\"":                       "p.toml:1: unknown key config",
-		"ttl = \"soon\"":                       "p.toml:1: ttl: time: invalid duration \"soon\"",
+		"ttl = \"soon\"":                       "p.toml:1: ttl: give a duration, such as 10s",
 		"\n[run]\npriority = \"high\"":         "p.toml:3: run.priority: strconv.ParseInt",
 		"ttl = 1979-05-27T07:32:00Z": "p.toml:1: ttl must be a string, a number, true or false, " +
 			"or a list of these",
