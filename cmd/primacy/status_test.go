@@ -81,7 +81,7 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	if got := all[1]; got.Reason != primacy.Unknown || got.ID != "e" || !got.To.IsZero() {
 		t.Errorf("the frozen one: %+v", got)
 	}
-	w.start("history", "n").ends(0).says("lease expired or process died, nobody said", "so far")
+	w.start("history", "n").ends(0).says("lease expired or process died: no end was recorded", "so far")
 	e.signal(syscall.SIGCONT)
 	w.eventually("who was frozen tells", func() bool { return w.past(6)[1].Reason == primacy.Expired })
 	e.signal(syscall.SIGTERM).ends(128 + 15)
@@ -148,8 +148,8 @@ func TestStatusTellsSinceWhen(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	l := w.start("lock", "l", "sh", "-c", upAndSleep).prints("up")
-	w.start("status", "l").ends(0).says("leads or holds")
-	w.start("history", "l").ends(0).says("leads or holds")
+	w.start("status", "l").ends(0).says("leader or lock holder")
+	w.start("history", "l").ends(0).says("leader or lock holder")
 	for _, p := range []*prog{p, l} {
 		p.signal(syscall.SIGTERM)
 		p.wait()
