@@ -34,6 +34,8 @@ shell, and never outlives its right to run: when leadership is lost its whole pr
 --stop-timeout before the deadline, and SIGKILL in time for it, also when this process itself is killed or
 frozen (a small guardian process sees to it). When this process is killed, the guardian also gives leadership up
 as soon as nothing of the command is left, so that the next candidate need not wait for the ttl.
+If primacy and its guardian are killed at the same instant, the kernel kills the command, but what the command
+has started lives on, unless --isolate pid is given.
 
 In its environment: PRIMACY_NAME, PRIMACY_ID, PRIMACY_TOKEN (send it with every write), PRIMACY_TTL_MS,
 PRIMACY_ROLE, PRIMACY_STATE_FILE ('primacy leader NAME --valid' reads it), PRIMACY_HELD (what it and those
@@ -136,6 +138,7 @@ type lifeOptions struct {
 	onUnreachable string
 	onLost        string
 	onExit        string
+	isolate       string
 	eventsTo      string
 	statusAt      string
 
@@ -149,8 +152,37 @@ func (o *lifeOptions) bothFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.notify, "notify", "candidate", "when systemd gets READY=1: candidate (in line) or leader")
 	f.StringVar(&o.onUnreachable, "on-unreachable", "stop-at-deadline",
 		"when the store does not answer: stop-at-deadline, or stop-now (at the first renewal that fails)")
+	isolateFlag(f, &o.isolate)
 	f.StringVar(&o.eventsTo, "events", "", "write what happens as NDJSON to a FILE, or fd:N")
 	f.StringVar(&o.statusAt, "status", "", "answer /leader /livez /readyz /metrics over HTTP at HOST:PORT or unix:PATH")
+}
+
+// isolatePID is what --isolate can say.
+const isolatePID = "pid"
+
+// isolateFlag is of run, lock and cron.
+func isolateFlag(f *pflag.FlagSet, value *string) {
+	f.StringVar(value, "isolate", "",
+		"pid: run each command in a PID namespace, which the kernel ends with the guardian (default: do not)")
+}
+
+func checkIsolate(value string) error {
+	if value != "" && value != isolatePID {
+		return fmt.Errorf("--isolate %q: use %s, or leave it out", clean(value), isolatePID)
+	}
+	return nil
+}
+
+// newSupervisor returns what runs commands, each isolated as --isolate says. Call it before
+// signal.Notify, which forgets which signals were ignored.
+func newSupervisor(isolate string) (*supervise.Supervisor, error) {
+	s, err := supervise.New()
+	if err == nil && isolate != "" {
+		if err = s.Isolate(); err != nil {
+			err = fmt.Errorf("--isolate %s: %w", isolate, err)
+		}
+	}
+	return s, err
 }
 
 // runFlags are run's alone.
@@ -170,6 +202,9 @@ func (o *lifeOptions) runFlags(f *pflag.FlagSet) {
 func (o *lifeOptions) check(lock bool) error {
 	if !lock && o.hookTimeout <= 0 {
 		return fmt.Errorf("--hook-timeout %v: use a positive duration, such as 10s", o.hookTimeout)
+	}
+	if err := checkIsolate(o.isolate); err != nil {
+		return err
 	}
 	for _, c := range []struct {
 		flag, value string
@@ -251,7 +286,7 @@ func (r *runner) run(ctx context.Context) error {
 		if _, err := runtimeDir(); err != nil {
 			return err // nor one that gets no state file
 		}
-		if r.supervisor, err = supervise.New(); err != nil { // before Notify, which forgets what was ignored
+		if r.supervisor, err = newSupervisor(r.isolate); err != nil {
 			return err
 		}
 	}
