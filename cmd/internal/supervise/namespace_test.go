@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,9 +53,17 @@ func newIsolatedFamily(t *testing.T, ttl time.Duration) *family {
 func TestIsolated(t *testing.T) {
 	s := newIsolating(t)
 	c := command(`kill -0 $$ && test -d /proc/$$ && test $$ != 1 && pwd && echo /proc/[0-9]*; exit 7`)
-	c.Dir = t.TempDir()
+	c.Dir, c.Deadline, c.Grace = t.TempDir(), boottime.Now()+time.Hour, 30*time.Minute
 	read := output(t, &c)
 	p := start(t, s, c)
+	eventually(t, "the end of an empty namespace", func() bool {
+		select {
+		case <-p.Done():
+			return true
+		default:
+			return false
+		}
+	})
 	if got, want := withoutOverrun(p.Wait()), (Status{Code: 7, Cause: CauseExited}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -159,28 +168,16 @@ func TestSupervisorAndGuardianIsolated(t *testing.T) {
 	}
 }
 
-// A guardian that SIGCONT does not wake, as in a frozen cgroup, beside a frozen supervisor that it
-// does not wake either: the kernel kills the guardian before the deadline, and the tree with it.
+// A cgroup freezes supervisor and guardian, and SIGCONT does not wake them: the kernel kills the
+// guardian before the deadline, and the tree with it.
 func TestIsolatedGuardianIsKilledByTheKernel(t *testing.T) {
 	t.Parallel()
+	if servertest.CgroupRoot() == "" {
+		t.Skip("this process cannot make cgroups of version 2")
+	}
 	f := newIsolatedFamily(t, ttl)
-	over := make(chan struct{})
-	frozen := make(chan struct{})
-	go func() {
-		defer close(frozen)
-		for tick := time.NewTicker(100 * time.Microsecond); ; {
-			select {
-			case <-tick.C:
-				_ = unix.Kill(f.supervisor, unix.SIGSTOP)
-				_ = unix.Kill(f.guardian, unix.SIGSTOP)
-			case <-over:
-				return
-			}
-		}
-	}()
+	servertest.NewCgroup(t, f.supervisor, f.guardian).Freeze()
 	wantDeadBy(t, f.file, f.deadline)
-	close(over)
-	<-frozen
 }
 
 // Without privileges the guardian makes a user namespace first. The command runs as the same user,
