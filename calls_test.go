@@ -64,8 +64,8 @@ func TestATaskThatWasReplacedMakesNoCall(t *testing.T) {
 	}
 }
 
-// The answer to a call for an earlier ID of a claim says nothing of the present one: its token would
-// release, or follow, the place that is gone.
+// The answer to a call for an earlier ID of a claim says nothing of the present one: its token
+// would release, or follow, the place that is gone.
 func TestAnAnswerForAnEarlierIDChangesNoPlace(t *testing.T) {
 	s := outside(t)
 	c := entrants(s.Elections(nil), &lease{s: s}, 1)[0]

@@ -36,8 +36,8 @@ func TestAPauseByAClockThatIsBehind(t *testing.T) {
 	}
 }
 
-// A process that is to end goes on for a while to tell how a run ended, and no longer: untold, a run
-// that has done its work would be lost, and be tried again.
+// A process that is to end goes on for a while to tell how a run ended, and no longer: untold, a
+// run that has done its work would be lost, and be tried again.
 func TestAnEndIsToldThoughTheProcessIsToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := New(Options{Rand: func() float64 { return 0.5 }})
