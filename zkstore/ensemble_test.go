@@ -87,7 +87,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func
 		if try > 10 {
 			t.Fatal("ten leases ended before anything was done to the ensemble")
 		}
-		// A lease that is not renewed in time ends, on a busy machine too: then another one is tried.
+		// One that is not renewed in time ends, on a busy machine too: then another one is tried.
 		l, name := grantAt(t, s, "holder", 2500*time.Millisecond), fmt.Sprint("job", try)
 		p := enterAt(t, l, name, "one")
 		children, _, err := reads.Children("/primacy/" + name)
