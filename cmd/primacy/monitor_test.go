@@ -275,7 +275,7 @@ func TestReadyWhenLeading(t *testing.T) {
 	m.hears("READY=1")
 	p.signal(syscall.SIGTERM).ends(143)
 	// A manager that is not there keeps nobody from leading.
-	w.with("NOTIFY_SOCKET=/nosuch/notify").start("run", "n", "sh", "-c",
+	w.with("NOTIFY_SOCKET=/proc/nosuch/notify").start("run", "n", "sh", "-c",
 		"exit 3").ends(3).complains("warning: NOTIFY_SOCKET")
 }
 
