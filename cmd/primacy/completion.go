@@ -31,7 +31,7 @@ var values = map[string][]string{
 	"output": {"table", "json", "ndjson"}, "notify": {"candidate", "leader"}, "on-lost": {"exit", "recampaign"},
 	"on-exit":        {"resign", "restart"},
 	"on-unreachable": {"stop-at-deadline", "stop-now"}, "overlap": {"forbid", "allow", "replace"},
-	"missed": {"once", "skip", "all"},
+	"missed": {"once", "skip", "all"}, "isolate": {isolatePID},
 }
 
 // files are the flags that name a file.
@@ -222,7 +222,7 @@ func offerMembers(st primacy.State, args []string) (all [][2]string) {
 		all = append(all, [2]string{st.Leader.ID, "leads " + clean(st.Name)})
 	}
 	for _, w := range st.Waiting {
-		all = append(all, [2]string{w.ID, "stands for " + clean(st.Name)})
+		all = append(all, [2]string{w.ID, "waits for " + clean(st.Name)})
 	}
 	return all
 }

@@ -55,8 +55,8 @@ func (c *contest) called() string {
 
 // won says what was won.
 func (c *contest) won(id string, term *primacy.Term) string {
-	s := fmt.Sprintf("%s %s %s under token %d", id, c.has, c.name, term.Token())
-	if !c.lock {
+	s := fmt.Sprintf("%s %s %s%s", id, c.has, c.name, under("token", term.Token()))
+	if !c.lock || term.Token() == 0 {
 		return s
 	}
 	s += fmt.Sprintf(" (claim %d", term.ClaimToken())
@@ -85,9 +85,17 @@ func (c *contest) whoHolds(st primacy.State) string {
 	case n > 1:
 		return fmt.Sprintf("%s hold it", whoAll(st))
 	case c.lock || st.Leader.Slots != 0:
-		return fmt.Sprintf("%s holds it under claim %d", who(st.Leader), st.Leader.Token)
+		return fmt.Sprintf("%s holds it%s", who(st.Leader), under("claim", st.Leader.Token))
 	}
-	return fmt.Sprintf("%s leads under token %d", who(st.Leader), st.Leader.Token)
+	return fmt.Sprintf("%s leads%s", who(st.Leader), under("token", st.Leader.Token))
+}
+
+// under says under which token something is held; nothing where the store has no tokens.
+func under(what string, t primacy.Token) string {
+	if t == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" under %s %d", what, t)
 }
 
 // refuseNested refuses what a command around this one holds. A semaphore has room for several of
@@ -164,13 +172,29 @@ func (r *runner) look(ctx context.Context) error {
 	if err == nil {
 		err = r.refuseNested(st)
 	}
-	switch {
-	case err != nil && nested:
-		return err
-	case err == nil && !r.try && r.mustWait(st):
+	if err != nil {
+		if nested {
+			return err
+		}
+		return nil
+	}
+	if !nested && r.slots == 0 {
+		r.warnOfTwin(st)
+	}
+	if !r.try && r.mustWait(st) {
 		r.say("%s waits for %s: %s, %d waiting", r.session.ID(), r.called(), r.whoHolds(st), waiting(st))
 	}
 	return nil
+}
+
+// warnOfTwin tells of another candidate with our ID: whoever reads who leads, transfers or drains
+// cannot tell the two apart. It may be this one before a restart.
+func (r *runner) warnOfTwin(st primacy.State) {
+	same := func(e primacy.Entry) bool { return e.ID == r.session.ID() }
+	if r.id != "" && (st.Leader != nil && same(*st.Leader) || slices.ContainsFunc(st.Waiting, same)) {
+		r.say("warning: the ID %s is in the queue of %s already: if that is not an earlier run of this one, "+
+			"whose lease ends within its ttl, give each its own --id", r.id, r.called())
+	}
 }
 
 // inTheWay says why a lock is not to be had now.

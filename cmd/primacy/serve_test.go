@@ -295,7 +295,7 @@ func TestServeWhatCannotWork(t *testing.T) {
 		p := w.start(append([]string{"serve"}, args...)...)
 		p.ends(exitUsage).inOneLine().complains(want)
 	}
-	w.start("serve", "--timeout", "1s", "--store", "etcd://127.0.0.1:1").ends(exitUnreachable).inOneLine()
+	w.start("serve", "-q", "--timeout", "1s", "--store", "etcd://127.0.0.1:1").ends(exitUnreachable).inOneLine()
 }
 
 // A socket that the service manager opened is served, and what it passes to us we pass to nobody.
@@ -365,7 +365,7 @@ func TestServeAnswersEtcdsClients(t *testing.T) {
 	s := w.serve("side", "--etcd-api", "127.0.0.1:0", "--ttl", "2s")
 	s.tells("warning: the store is etcd")
 	addr := etcdAddr(s)
-	_, granted := etcdCall(t, addr, "lease/grant", `{"TTL":"3"}`)
+	_, granted := etcdCall(t, addr, "lease/grant", `{"TTL":"12"}`)
 	lease, _ := granted["ID"].(string)
 	code, won := etcdCall(t, addr, "election/campaign", `{"name":"bg==","lease":"`+lease+`","value":"dg=="}`) // n, v
 	leader, _ := won["leader"].(map[string]any)
