@@ -130,7 +130,10 @@ func TestTheEndOfAPlaceIsToldAfterATransferThatFailed(t *testing.T) {
 	if _, err := zkstore.HandOverTo(l, p, "/primacy/"+name+"/left"); err != nil {
 		t.Fatal(err)
 	}
-	removeByHand(t, plain(t, srv.Addr()), p.Token)
+	other := stopAtEnd(t, openAt(t, srv.Addr())).(driver.Admin)
+	if err := other.RemoveClaim(within(t, 20*time.Second), name, p.Token); err != nil {
+		t.Fatal(err)
+	}
 	news, err := l.News(within(t, 60*time.Second))
 	if err != nil || len(news) != 1 || !news[0].Gone || news[0].Place.Token != p.Token {
 		t.Errorf("News = %+v, %v, want the place gone", news, err)
