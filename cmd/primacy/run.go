@@ -248,9 +248,11 @@ func (r *runner) run(ctx context.Context) error {
 		if _, err := supervise.LookPath(r.args); err != nil {
 			return startError(err) // before the contest: a misspelt command must not win it
 		}
-		if _, err := runtimeDir(); err != nil {
+		dir, err := runtimeDir()
+		if err != nil {
 			return err // nor one that gets no state file
 		}
+		sweepStates(dir)
 		if r.supervisor, err = supervise.New(); err != nil { // before Notify, which forgets what was ignored
 			return err
 		}
