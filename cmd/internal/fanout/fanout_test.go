@@ -313,6 +313,51 @@ func TestAnObserverThatEndsByItself(t *testing.T) {
 	})
 }
 
+// Else a renewal waits until all have written, and on a busy machine for longer.
+func TestAHubRestsBetweenReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(10)
+		h := s.hub()
+		defer h.Close()
+		const readers = 10 * wokenAtOnce
+		var mu sync.Mutex
+		woken, total := map[time.Time]int{}, 0
+		stop := make(chan struct{})
+		defer close(stop)
+		for i := range readers {
+			r := h.Join([]string{"n", "m"}[i%2])
+			go func() {
+				for {
+					select {
+					case <-r.Changed():
+					case <-stop:
+						return
+					}
+					if n := r.Take(); n != nil && n.Value == 20 {
+						mu.Lock()
+						woken[time.Now()]++
+						total++
+						mu.Unlock()
+					}
+				}
+			}()
+		}
+		time.Sleep(time.Minute)
+		s.set(20, nil)
+		time.Sleep(time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if total != readers {
+			t.Errorf("%d of %d were told", total, readers)
+		}
+		for at, n := range woken {
+			if n > wokenAtOnce {
+				t.Errorf("%d were woken at once at %v", n, at)
+			}
+		}
+	})
+}
+
 func TestAnEncodingIsMadeOnce(t *testing.T) {
 	n, made := &News[string]{Value: "x"}, 0
 	encode := func(n *News[string]) []byte { made++; return []byte(strings.ToUpper(n.Value)) }
