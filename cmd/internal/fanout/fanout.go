@@ -69,8 +69,8 @@ type Hub[T any] struct {
 	mu     sync.Mutex
 	topics map[string]*topic[T] // of which none is over
 
-	pace  sync.Mutex // is held by who wakes; never together with mu
-	woken int        // since the last rest
+	pace  chan struct{} // has room for one who wakes; never waited for under mu
+	woken int           // since the last rest; of who wakes
 }
 
 // topic is one name and its observer. The observer is begun again for a reader that comes while it
@@ -99,7 +99,7 @@ type Reader[T any] struct {
 
 // New returns a hub without observers.
 func New[T any](src Source[T]) *Hub[T] {
-	h := &Hub[T]{src: src, topics: map[string]*topic[T]{}}
+	h := &Hub[T]{src: src, topics: map[string]*topic[T]{}, pace: make(chan struct{}, 1)}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
@@ -208,8 +208,8 @@ func (h *Hub[T]) tell(t *topic[T], v T, err error) {
 // wake wakes a few readers. Those of other names wait for their turn, so that the rest is one for
 // all.
 func (h *Hub[T]) wake(group []*Reader[T]) {
-	h.pace.Lock()
-	defer h.pace.Unlock()
+	h.pace <- struct{}{}
+	defer func() { <-h.pace }()
 	for _, r := range group {
 		r.wake()
 	}
