@@ -227,7 +227,8 @@ func (s *server) shutDown(ctx context.Context) {
 func (s *server) options() (agent.Options, error) {
 	o := agent.Options{Session: primacy.Options{ID: s.id, TTL: s.ttl, Logger: s.logger()}, Name: s.election,
 		Hosts: s.hosts, UIDs: s.uids,
-		Clients: s.clients, Streams: s.streams, Metrics: figures(s.clientGo), Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
+		Clients: s.clients, Streams: s.streams, Metrics: figures(s.clientGo),
+		Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
 	if s.clients < 1 {
 		return o, fmt.Errorf("--max-clients %d: use 1 or more", s.clients)
 	}

@@ -108,8 +108,8 @@ func (w *world) busy(n int) {
 	}
 }
 
-// TestServeManyReaders has many read the events of an election whose leader proclaims 4 kB again and
-// again. What the store is asked does not grow with them, and the leader keeps its term.
+// TestServeManyReaders has many read the events of an election whose leader proclaims 4 kB again
+// and again. What the store is asked does not grow with them, and the leader keeps its term.
 //
 // READERS=900 makes it long: ten runs, a TTL of 3 s, and four loops that compute (make readers).
 func TestServeManyReaders(t *testing.T) {
@@ -136,8 +136,8 @@ func TestServeManyReaders(t *testing.T) {
 			value := strings.Repeat("x", 4000)
 			for i := range changes {
 				next := time.After(100 * time.Millisecond)
-				code, text := s.ask("POST", "/v1/elections/a%2Fn/proclaim", fmt.Sprintf(`{"value":"%d.%s"}`, i+1, value),
-					"Primacy-Token", won.Token)
+				code, text := s.ask("POST", "/v1/elections/a%2Fn/proclaim",
+					fmt.Sprintf(`{"value":"%d.%s"}`, i+1, value), "Primacy-Token", won.Token)
 				if code != 200 {
 					t.Fatalf("change %d after %v: %d %s", i+1, time.Since(began), code, text)
 				}
@@ -146,8 +146,8 @@ func TestServeManyReaders(t *testing.T) {
 			s.until(func() bool { return c.behind(int64(changes)) == 0 }, "tells all the latest value")
 			took := time.Since(began)
 			asked := requests(t, server) - before
-			t.Logf("%d readers, %d changes in %v: %d requests to the store, %d events read", readers, changes, took, asked,
-				c.events.Load())
+			t.Logf("%d readers, %d changes in %v: %d requests to the store, %d events read", readers, changes, took,
+				asked, c.events.Load())
 			// a change: the proclamation, and what one observer reads; beside it, renewals
 			if most := 6*changes + 20*int(took/time.Second+1); asked > most {
 				t.Errorf("%d requests to the store, more than %d", asked, most)

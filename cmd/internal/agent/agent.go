@@ -214,6 +214,29 @@ func (a *Agent) limited(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.Context(), a.o.Timeout)
 }
 
+// admit counts a client that stays. It answers where there are too many of its kind at the door by
+// which it came, or the server is stopping.
+func (a *Agent) admit(w http.ResponseWriter, r *http.Request, kind perDoor) (out func(), ok bool) {
+	select {
+	case <-a.stopped:
+		stopping.Write(w, "ask another one, or again in a moment")
+		return nil, false
+	default:
+	}
+	d := &a.elsewhere
+	if c := connOf(r); c != nil && c.door != nil {
+		d = c.door
+	}
+	n, most := kind.of(d), kind.most(a.o)
+	if n.Add(1) > int64(most) {
+		n.Add(-1)
+		tooMany.Write(w, "%d %s are open on %s, as many as %s allows: end some, or start the server with a larger %s",
+			most, kind.what, d.addr, kind.flag, kind.flag)
+		return nil, false
+	}
+	return sync.OnceFunc(func() { n.Add(-1) }), true
+}
+
 func (a *Agent) log(what string, args ...any) {
 	if a.o.Logger != nil {
 		a.o.Logger.Info(what, args...)

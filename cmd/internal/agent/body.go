@@ -68,8 +68,8 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-// notText says what is not Unicode in a body, "" if nothing is. The JSON decoder would put U+FFFD in
-// its place, so that two names that differ became one.
+// notText says what is not Unicode in a body, "" if nothing is. The JSON decoder would put U+FFFD
+// in its place, so that two names that differ became one.
 func notText(b []byte) string {
 	for at := 0; at < len(b); {
 		r, n := utf8.DecodeRune(b[at:])
@@ -78,7 +78,8 @@ func notText(b []byte) string {
 			return fmt.Sprintf("the body is not UTF-8: byte %#02x at offset %d; send UTF-8", b[at], at)
 		case r == '\\':
 			if n = escapeAt(b[at:]); n == 0 {
-				return fmt.Sprintf("%s at offset %d is half of a surrogate pair; send both halves, or UTF-8", b[at:at+6], at)
+				return fmt.Sprintf("%s at offset %d is half of a surrogate pair; send both halves, or UTF-8",
+					b[at:at+6], at)
 			}
 		}
 		at += n

@@ -3,7 +3,6 @@ package agent
 import (
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -40,7 +39,8 @@ const refusedConns = 50
 // listener makes a conn of each connection.
 type listener struct {
 	net.Listener
-	door *door
+	door  *door
+	plain bool // it only counts
 }
 
 func (l listener) Accept() (net.Conn, error) {
@@ -55,18 +55,21 @@ func (l listener) Accept() (net.Conn, error) {
 			_ = nc.Close()
 			continue
 		}
-		return l.door.connect(nc, l.door.most > 0 && n > l.door.most), nil
+		c := &conn{Conn: nc, uid: -1, door: l.door, refused: l.door.most > 0 && n > l.door.most}
+		if !l.plain {
+			c.know(nc)
+		}
+		return c, nil
 	}
 }
 
-// Limit closes what comes to l above so many connections at once, where there is no way to tell why.
+// Limit closes what comes to l above so many connections at once, where no answer can tell why.
 func Limit(l net.Listener, most int) net.Listener {
-	return listener{l, &door{addr: l.Addr().String(), most: max(1, most-refusedConns)}}
+	return listener{l, &door{most: max(1, most-refusedConns)}, true}
 }
 
-// connect returns the connection as its requests see it.
-func (d *door) connect(nc net.Conn, refused bool) *conn {
-	c := &conn{Conn: nc, uid: -1, door: d, refused: refused}
+// know notes who is at the other end, and has a peer that fell silent noticed.
+func (c *conn) know(nc net.Conn) {
 	switch nc := nc.(type) {
 	case *net.UnixConn:
 		c.unix, c.local, c.uid = true, true, peerUID(nc)
@@ -77,7 +80,6 @@ func (d *door) connect(nc net.Conn, refused bool) *conn {
 			Count: 2})
 		limitSilence(nc, silentAfter)
 	}
-	return c
 }
 
 // silentAfter is how long a machine that does not answer is waited for before its connection counts
@@ -89,33 +91,10 @@ func (d *door) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil && c.refused {
 			w.Header().Set("Connection", "close")
-			tooMany.Write(w, "%d connections are open on %s, the limit for what --max-clients and --max-streams allow: "+
+			tooMany.Write(w, "%d connections are open on %s, as many as --max-clients and --max-streams leave room for: "+
 				"close some, or start the server with larger ones", d.most, d.addr)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// admit counts a client that stays. It answers where there are too many of its kind at the door by
-// which it came, or the server is stopping.
-func (a *Agent) admit(w http.ResponseWriter, r *http.Request, kind perDoor) (out func(), ok bool) {
-	select {
-	case <-a.stopped:
-		stopping.Write(w, "ask another one, or again in a moment")
-		return nil, false
-	default:
-	}
-	d := &a.elsewhere
-	if c := connOf(r); c != nil && c.door != nil {
-		d = c.door
-	}
-	n, most := kind.of(d), kind.most(a.o)
-	if n.Add(1) > int64(most) {
-		n.Add(-1)
-		tooMany.Write(w, "%d %s are open on %s, as many as %s allows: end some, or start the server with a larger %s",
-			most, kind.what, d.addr, kind.flag, kind.flag)
-		return nil, false
-	}
-	return sync.OnceFunc(func() { n.Add(-1) }), true
 }

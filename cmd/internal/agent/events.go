@@ -77,7 +77,7 @@ func (a *Agent) events(w http.ResponseWriter, r *http.Request, name string) {
 	}
 }
 
-// down says that the store does not answer: the observer goes on. After any other error it has ended.
+// down says that the store does not answer: the observer goes on. After other errors it has ended.
 func down(err error) bool { return errors.Is(err, primacy.ErrUnreachable) }
 
 // form is which of the encodings of a piece of news the stream has.

@@ -157,7 +157,7 @@ func TestAnotherUserMayNotUseTheSocket(t *testing.T) {
 	}
 	defer l.Close()
 	go net.Dial("unix", l.Addr().String())
-	c, err := listener{l, &door{}}.Accept()
+	c, err := listener{l, &door{}, false}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

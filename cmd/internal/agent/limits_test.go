@@ -68,7 +68,8 @@ func TestTheOwnerComesInBesideAFullPort(t *testing.T) {
 		}
 	}
 	for i := range 3 {
-		o := s.request(fmt.Sprintf("POST /v1/elections/n%d/campaign HTTP/1.1\r\nHost: localhost\r\n\r\n", i), "tcp", addr)
+		o := s.request(fmt.Sprintf("POST /v1/elections/n%d/campaign HTTP/1.1\r\nHost: localhost\r\n\r\n", i),
+			"tcp", addr)
 		o.until("elected")
 	}
 	full = s.want(503, "too-many", ask("POST", "/v1/elections/n/campaign"))
@@ -215,8 +216,8 @@ func TestBodiesThatAreNotText(t *testing.T) {
 			}
 			n++
 			for body, want := range bodies {
-				r := s.want(400, "bad-json", s.ask(strings.ToUpper(method), strings.ReplaceAll(path, "{name}", "n"), body,
-					"Primacy-Token", "7"))
+				r := s.want(400, "bad-json", s.ask(strings.ToUpper(method), strings.ReplaceAll(path, "{name}", "n"),
+					body, "Primacy-Token", "7"))
 				var p struct{ Detail string }
 				if json.Unmarshal([]byte(r.text), &p); !strings.Contains(p.Detail, want) {
 					t.Errorf("%s: %q is answered with %s, want %s", path, body, r.text, want)
@@ -306,6 +307,7 @@ func TestManyReadersAreOneObserver(t *testing.T) {
 	}
 	// of readers one question a change, of those who wait one
 	if n := st.lines.Load() - before; n > 3*changes {
-		t.Errorf("%d questions to the store for %d changes, with %d readers and %d who wait", n, changes, readers, waiting)
+		t.Errorf("%d questions to the store for %d changes, with %d readers and %d who wait", n, changes, readers,
+			waiting)
 	}
 }

@@ -52,8 +52,8 @@ const Linger = 5 * time.Second
 
 // A hub wakes so many readers, rests, and wakes the next. Without the rest, a change of a name with
 // a thousand readers keeps the process computing, and a busy machine gives a process that computes
-// all the time its turn late: renewals then come too late, and terms are lost. On such a machine the
-// rest becomes longer by itself, and readers skip what was replaced meanwhile.
+// all the time its turn late: renewals then come too late, and terms are lost. On such a machine
+// the rest becomes longer by itself, and readers skip what was replaced meanwhile.
 const (
 	wokenAtOnce = 16
 	rest        = time.Millisecond
