@@ -91,7 +91,7 @@ func (d *door) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := connOf(r); c != nil && c.refused {
 			w.Header().Set("Connection", "close")
-			tooMany.Write(w, "%d connections are open on %s, as many as --max-clients and --max-streams leave room for: "+
+			tooMany.Write(w, "%d connections are open on %s, as many as --max-clients and --max-streams allow: "+
 				"close some, or start the server with larger ones", d.most, d.addr)
 			return
 		}
