@@ -212,6 +212,17 @@ func (t *Term) Resign(ctx context.Context) error {
 	return t.c.waitFreed(ctx, "resign "+t.c.name)
 }
 
+// Unlock is [Term.Resign] for a defer: it needs no context, which may have ended by then. It waits
+// for the store's answer for at most two attempts (Options.RenewAttempt). Without an answer the
+// release goes on in the background, and the error is ErrUnreachable.
+func (t *Term) Unlock() error { return t.unlock(context.Background()) }
+
+func (t *Term) unlock(ctx context.Context) error {
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
+	defer cancel()
+	return t.Resign(limit)
+}
+
 // Explain says in words why the term is about to end, for its history and for [Session.Events];
 // failed marks that its work has failed. Call it before [Term.Resign]. The last words count; what
 // others asked for, or the store did, keeps its own reason. A candidate explains what its work
@@ -371,6 +382,15 @@ func holding(ctx context.Context, t *Term) context.Context {
 	return context.WithValue(ctx, heldKey{}, &heldTerms{t, outer})
 }
 
+// worksUnder says whether ctx is the context of t, or made from it.
+func worksUnder(ctx context.Context, t *Term) bool {
+	h, _ := ctx.Value(heldKey{}).(*heldTerms)
+	for h != nil && h.t != t {
+		h = h.outer
+	}
+	return h != nil
+}
+
 // share is the part of one holder in a claim that a lock's queue shares among several.
 type share struct {
 	q       lockQueue // nil: the term has its claim alone
@@ -428,11 +448,7 @@ func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error
 func resignAll(ctx context.Context, held []*Term) {
 	var all sync.WaitGroup
 	for _, t := range held {
-		all.Go(func() {
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
-			defer cancel()
-			_ = t.Resign(limit)
-		})
+		all.Go(func() { _ = t.unlock(ctx) })
 	}
 	all.Wait()
 }
