@@ -75,7 +75,9 @@ func (t *Term) catchUp(m *contexts) {
 func (t *Term) Name() string { return t.c.name }
 
 // Token returns the fencing token, 0 where the store has none (driver.TokenNone): a fence refuses
-// that one.
+// that one. A lock's is its claim's number times 65,536, and more for each in this process who had
+// the lock under that claim before: compare it with tokens of locks of that name only, not with
+// those of an [Election].
 func (t *Term) Token() Token { return t.token }
 
 // ClaimToken returns the number under which the store knows the claim. For an election that is the
@@ -108,9 +110,14 @@ func (t *Term) Check() error {
 	return nil
 }
 
-// Deadline returns the instant after which this process must not act as leader, on the boot clock
-// (CLOCK_BOOTTIME on Linux): the reading before the last accepted renewal was sent, plus the TTL
-// less the drift. It moves with each renewal, and is 0 once the term is over.
+// Deadline returns the instant after which this process must not act as leader: the reading of the
+// boot clock before the last accepted renewal was sent, plus the TTL less the drift. It moves with
+// each renewal, and is 0 once the term is over.
+//
+// It is no time.Time, unlike a context's deadline, but the time since this machine was booted
+// (CLOCK_BOOTTIME on Linux): a wall clock may be set, and this one counts suspended time too.
+// Programs of one machine may compare it; the time that is left is [Term.Remaining]. The term's
+// context has no deadline of its own, since each renewal would move it.
 func (t *Term) Deadline() time.Duration {
 	if t.ended.Load() != nil {
 		return 0
