@@ -70,6 +70,7 @@ func ExampleSession_Run() {
 // What a program of client-go's leader election becomes.
 func ExampleCandidate_RunCallbacks() {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), &primacy.Options{ID: "web-1"})
 	defer session.Close(context.Background())
 
@@ -93,6 +94,7 @@ func ExampleCandidate_RunCallbacks() {
 // Send requests to whoever leads, and to nobody who is dead.
 func ExampleCandidate_Events() {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), nil)
 	defer session.Close(context.Background())
 	candidate := session.Candidate("db", &primacy.CampaignOptions{Value: []byte("10.0.0.7:5432")})
