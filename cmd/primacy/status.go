@@ -126,6 +126,14 @@ func writeStates(a *app, states []primacy.State, led []time.Time) error {
 	return nil
 }
 
+// under says under which token somebody leads; not every store has tokens.
+func under(t primacy.Token) string {
+	if t == 0 {
+		return "without a token"
+	}
+	return fmt.Sprintf("under token %d", t)
+}
+
 // tokenText is a token for people: some stores have none.
 func tokenText(t primacy.Token) string {
 	if t == 0 {
