@@ -275,8 +275,8 @@ func trims(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
 		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
-	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
-		r.By = c.request.By
+	if q := c.requestLocked(cause); q != nil {
+		r.By = q.By
 	}
 	switch {
 	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried

@@ -2,6 +2,8 @@ package cron
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -74,7 +76,7 @@ func (s *attemptRun) do(what step) event {
 	case doBegin:
 		return s.begin()
 	case doCheck:
-		s.sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // also when told to stop: the store may refuse at once
 		if s.h.Check() != nil {
 			return evHeld
 		}
@@ -211,6 +213,9 @@ func (s *attemptRun) begin() event {
 	if (s.jobLoop.stale() || s.jobLoop.uncertain(s.a.id.At, s.claimed)) && !s.jobLoop.read() {
 		return evUnknown
 	}
+	if s.jobLoop.hasBegun(s.a.id, s.run.Name) { // by an earlier try of ours, whose answer was lost
+		return evAdded
+	}
 	if !s.jobLoop.isDue(s.a.id) {
 		s.e.counters.Add(s.job.Name, Suppressed, 1)
 		return evOther
@@ -280,7 +285,11 @@ func (s *attemptRun) work() event {
 	if ended.Code >= 0 {
 		s.end.Code = &ended.Code
 	}
-	s.e.log(s.job, s.a.id, ended.Verdict, s.run.Name, ended.Text)
+	text := ended.Text
+	if ended.Code > 0 { // the record has it in a field of its own
+		text = strings.TrimSuffix(fmt.Sprintf("exit status %d; %s", ended.Code, text), "; ")
+	}
+	s.e.log(s.job, s.a.id, ended.Verdict, s.run.Name, text)
 	return evDone
 }
 
