@@ -699,8 +699,8 @@ func TestWorkUnderALockIsStoppedAndWatched(t *testing.T) {
 	}
 }
 
-// Unlock in a defer gives the lock back also where the caller's context has ended, and does not wait
-// for ever for a store that does not answer.
+// Unlock in a defer gives the lock back also where the caller's context has ended, and does not
+// wait for ever for a store that does not answer.
 func TestUnlockNeedsNoContext(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})

@@ -100,7 +100,8 @@ func (a *address) checkSocket(authority string) error {
 	case authority != "" || a.user != "" || a.password != "" || a.path == "":
 		return bad("it must name a socket by its whole path, and nothing else: use %s", a.example())
 	case n > longestSocket:
-		return bad("the path of the socket has %d bytes, and the system takes %d: choose a shorter one", n, longestSocket)
+		return bad("the path of the socket has %d bytes, and the system takes %d: choose a shorter one", n,
+			longestSocket)
 	}
 	return nil
 }
