@@ -479,7 +479,7 @@ func (e *EndedError) Error() string {
 		what = "the lock on"
 	}
 	s := fmt.Sprintf("%s %q", what, e.Name)
-	if e.Token != 0 { // 0: the store has none
+	if e.Token != 0 { // some stores have none
 		s += fmt.Sprintf(" under token %d", e.Token)
 	}
 	s += fmt.Sprintf(" ended: %v", e.Cause)

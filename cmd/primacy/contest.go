@@ -55,7 +55,7 @@ func (c *contest) called() string {
 
 // won says what was won.
 func (c *contest) won(id string, term *primacy.Term) string {
-	s := fmt.Sprintf("%s %s %s %s", id, c.has, c.name, under(term.Token()))
+	s := fmt.Sprintf("%s %s %s%s", id, c.has, c.name, under("token", term.Token()))
 	if !c.lock || term.Token() == 0 {
 		return s
 	}
@@ -85,17 +85,17 @@ func (c *contest) whoHolds(st primacy.State) string {
 	case n > 1:
 		return fmt.Sprintf("%s hold it", whoAll(st))
 	case c.lock || st.Leader.Slots != 0:
-		return fmt.Sprintf("%s holds it%s", who(st.Leader), underClaim(st.Leader.Token))
+		return fmt.Sprintf("%s holds it%s", who(st.Leader), under("claim", st.Leader.Token))
 	}
-	return fmt.Sprintf("%s leads %s", who(st.Leader), under(st.Leader.Token))
+	return fmt.Sprintf("%s leads%s", who(st.Leader), under("token", st.Leader.Token))
 }
 
-// underClaim says under which claim somebody holds a lock, where the store tells claims apart.
-func underClaim(t primacy.Token) string {
+// under says under which token something is held; nothing where the store has no tokens.
+func under(what string, t primacy.Token) string {
 	if t == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" under claim %d", t)
+	return fmt.Sprintf(" under %s %d", what, t)
 }
 
 // refuseNested refuses what a command around this one holds. A semaphore has room for several of
