@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -217,5 +218,57 @@ func TestIsolatedWithoutPrivileges(t *testing.T) {
 	got, _ := os.ReadFile(filepath.Join(dir, "got"))
 	if want := "65534\nCapEff:\t0000000000000000\n"; string(got) != want {
 		t.Errorf("it wrote %q, want %q", got, want)
+	}
+}
+
+// A last action that takes long is not ended by the kernel with the guardian: nothing of the tree
+// is left that a guardian's end would have to end.
+func TestTheLastActionIsolated(t *testing.T) {
+	t.Parallel()
+	s, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	needNamespaces(t, s)
+	var file string
+	f := newFamilyOf(t, ttl, func(s *setup) {
+		s.Isolate = true
+		file = withLastAction(t, &s.Command, testAction{Hang: ttl + ttl/4})
+		s.Command.LastAction.Limit = ttl // before Hang is over, so that it writes "over"
+	})
+	send(t, unix.SIGKILL, f.supervisor)
+	eventually(t, "the guardian's end", func() bool { return isDead(f.guardian) })
+	if text, _ := os.ReadFile(file); !strings.Contains(string(text), "over ") {
+		t.Errorf("the last action wrote %q: it was ended", text)
+	}
+}
+
+// A killed process that takes its time to end, as one with much memory does, does not cost the
+// guardian its life: it has killed the namespace, and reports the true status.
+func TestIsolatedSlowEnd(t *testing.T) {
+	s := newIsolating(t)
+	c := command("sleep 1000 & wait")
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+ttl, 10*time.Millisecond, ttl/4
+	p := start(t, s, c)
+	child := 0
+	eventually(t, "the command's child", func() bool {
+		if children := snapshot()(p.PID()); len(children) == 1 {
+			child = children[0]
+		}
+		return child != 0
+	})
+	runtime.LockOSThread() // the tracer is a thread
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceSeize(child); err != nil {
+		t.Skip("no tracing here: ", err)
+	}
+	// The kernel frees a traced process when its tracer has asked how it ended.
+	time.Sleep(c.Deadline + 50*time.Millisecond - boottime.Now())
+	var w unix.WaitStatus
+	if _, err := unix.Wait4(child, &w, unix.WALL, nil); err != nil || !w.Signaled() {
+		t.Errorf("the child's end: %v, %v", w, err)
+	}
+	if got := p.Wait().Cause; got != CauseDeadline {
+		t.Errorf("cause %s, want %s", got, CauseDeadline)
 	}
 }
