@@ -3,11 +3,14 @@
 package supervise
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -270,5 +273,60 @@ func TestIsolatedSlowEnd(t *testing.T) {
 	}
 	if got := p.Wait().Cause; got != CauseDeadline {
 		t.Errorf("cause %s, want %s", got, CauseDeadline)
+	}
+}
+
+// Who starts init by hand has not mounted a second /proc over the machine's.
+func TestInitByHand(t *testing.T) {
+	cmd := exec.Command(self(), GuardianArg, namespaceInitArg)
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS} // if it does, then not here
+	}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "not by hand") {
+		t.Errorf("it ended with %v and wrote %q", err, out)
+	}
+}
+
+// An isolated command in a chroot runs. What a privileged one mounts is mounted outside too, as
+// without isolation, if the mounts there are shared; its /proc never is.
+func TestIsolatedMounts(t *testing.T) {
+	if !mayMakeNamespaces() {
+		t.Skip("this process cannot mount")
+	}
+	dir := t.TempDir()
+	mounted, root := filepath.Join(dir, "mounted"), filepath.Join(dir, "root")
+	for _, d := range []string{mounted, root} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	supervisor := func(script string) string {
+		c := command(script)
+		c.Dir = "/"
+		text, err := json.Marshal(setup{Command: c, Isolate: true, Report: "/dev/null"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	inChroot := supervisor("test ! -e /proc/" + strconv.Itoa(os.Getpid()))
+	for name, args := range map[string][]string{
+		"mounts": {`"$0" __supervisor "$1" && mountpoint -q "$2" && test -e /proc/$PPID`,
+			supervisor("mount -t tmpfs primacy " + mounted), mounted},
+		"chroot": {`for from in /*; do
+				if test -L "$from"; then cp -P "$from" "$2"
+				elif test -d "$from"; then mkdir "$2$from" && mount --rbind "$from" "$2$from" || exit; fi
+			done
+			chroot "$2" "$0" __supervisor "$1"`, inChroot, root},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Private first: nothing of this may be mounted outside this namespace.
+			script := "mount --make-rshared / || exit; " + args[0]
+			unshare := []string{"-m", "--propagation", "private", "sh", "-c", script, self()}
+			if out, err := exec.Command("unshare", append(unshare, args[1:]...)...).CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
 	}
 }
