@@ -189,8 +189,8 @@ func TestChoices(t *testing.T) {
 	w.start("lock", "--on-unreachable", "x", "n", "true").ends(exitUsage).inOneLine()
 	w.start("run", "--status", "nowhere", "n",
 		"true").ends(exitUsage).inOneLine().complains("give HOST:PORT, or unix:PATH")
-	w.start("run", "--events", "/nosuch/x", "n",
-		"true").ends(exitUsage).inOneLine().complains("--events /nosuch/x: no such file or directory")
+	w.start("run", "--events", "/proc/nosuch/x", "n",
+		"true").ends(exitUsage).inOneLine().complains("--events /proc/nosuch/x: no such file or directory")
 	w.start("run", "--events", "fd:77", "n", "true").ends(exitUsage).inOneLine().complains("descriptor 77 is not open")
 	w.start("run", "--events", "fd:1", "n", "true").ends(exitUsage).inOneLine().complains("2 or more")
 }
