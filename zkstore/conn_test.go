@@ -227,3 +227,32 @@ func TestASessionCountsFromBeforeItWasAskedFor(t *testing.T) {
 		t.Errorf("join with another session = %v, over: %v, want ErrGone", err, l.over())
 	}
 }
+
+// The servers may touch the session as soon as the write is sent, however late its answer arrives.
+func TestAWriteCountsFromBeforeItWasSent(t *testing.T) {
+	t.Parallel()
+	l, server := piped(t)
+	go l.present.serve()
+	r := renewal{tree: tree{l}, node: "/a"}
+	done := make(chan write, 1)
+	go func() {
+		w, err := r.write(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		done <- w
+	}()
+	if _, err := readFrame(server, 1024); err != nil {
+		t.Fatal(err)
+	}
+	read := now()
+	for now() <= read {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := server.Write(frame(1, 7, 0, string(make([]byte, 68)))); err != nil { // with the node's stat
+		t.Fatal(err)
+	}
+	if w := <-done; w.sent > read || w.answered <= read {
+		t.Errorf("sent %v and answered %v after the server had it, want no later, and later", w.sent-read, w.answered-read)
+	}
+}
