@@ -253,6 +253,7 @@ func TestAWriteCountsFromBeforeItWasSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if w := <-done; w.sent > read || w.answered <= read {
-		t.Errorf("sent %v and answered %v after the server had it, want no later, and later", w.sent-read, w.answered-read)
+		t.Errorf("sent %v and answered %v after the server had it, want no later, and later",
+			w.sent-read, w.answered-read)
 	}
 }
