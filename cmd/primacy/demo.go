@@ -117,7 +117,7 @@ func (d *demo) script(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit,
 		fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
 	defer cancel()
-	d.view.line("an embedded store is running; three candidates stand for %q, ttl %v", demoName, demoTTL)
+	d.view.line("an embedded store is running; three candidates for %q, ttl %v", demoName, demoTTL)
 	for _, n := range d.nodes {
 		if err := n.up(); err != nil {
 			return err

@@ -291,7 +291,7 @@ func TestWedged(t *testing.T) {
 	time.Sleep(4 * time.Second) // its lease is over
 	before := m.count("WATCHDOG=1")
 	time.Sleep(time.Second)
-	if m.count("WATCHDOG=1") == before || m.count("STATUS=no sign of life") != 0 {
+	if m.count("WATCHDOG=1") == before || m.count("STATUS=no watchdog ping") != 0 {
 		t.Error("a waiter whose store is silent counts as wedged")
 	}
 	p.signal(syscall.SIGTERM).ends(143)

@@ -162,8 +162,8 @@ func TestStatusTellsSinceWhen(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	l := w.start("lock", "l", "sh", "-c", upAndSleep).prints("up")
-	w.start("status", "l").ends(0).says("leads or holds")
-	w.start("history", "l").ends(0).says("leads or holds")
+	w.start("status", "l").ends(0).says("leader or lock holder")
+	w.start("history", "l").ends(0).says("leader or lock holder")
 	for _, p := range []*prog{p, l} {
 		p.signal(syscall.SIGTERM)
 		p.wait()
