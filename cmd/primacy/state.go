@@ -197,7 +197,7 @@ func validState(name, path string) error {
 	case t.Name != name:
 		return fail(exitNo, "the term in %s is of %q, not of %q", path, t.Name, name)
 	case t.BootID != bootID() || left <= 0:
-		return fail(exitNo, "the term of %s under token %d is over", name, t.Token)
+		return fail(exitNo, "the term of %s%s is over", name, under("token", t.Token))
 	}
 	return nil
 }
