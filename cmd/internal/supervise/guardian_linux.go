@@ -246,7 +246,7 @@ func (g *guardian) start(c startOrder) {
 	if c.Isolate {
 		var err error
 		if g.namespace, err = newNamespace(); err != nil {
-			g.notStarted(failReport{Isolate: true, Text: err.Error()})
+			g.notStarted(failReport{Isolate: true, Text: noNamespace(err)})
 			return
 		}
 		if g.killAlarm = newAlarm(unix.SIGKILL); !g.killAlarm.has {

@@ -199,6 +199,12 @@ func mountProc() error {
 	return os.NewSyscallError("mount /proc", err)
 }
 
+// noNamespace says why there is no namespace, and what it takes.
+func noNamespace(err error) string {
+	return fmt.Sprintf("no PID namespace: it needs CAP_SYS_ADMIN, or a kernel that lets ordinary users make user "+
+		"namespaces (%v)", err)
+}
+
 // mayMakeNamespaces says whether this process has the capabilities that [namespace] needs.
 func mayMakeNamespaces() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

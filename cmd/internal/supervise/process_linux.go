@@ -121,7 +121,7 @@ func (p *Process) startGuardian(isolate bool, in, out, errs *os.File) (int, erro
 	if err := p.supervisor.StartOther(p.guardian); err != nil {
 		p.socket.Close()
 		if isolate {
-			err = fmt.Errorf("%w (%w)", ErrIsolate, err)
+			err = fmt.Errorf("%w: %s", ErrIsolate, noNamespace(err))
 		}
 		return -1, fmt.Errorf("start the guardian: %w", err)
 	}
@@ -242,7 +242,7 @@ func (p *Process) overrun() time.Duration {
 func startError(f *failReport) error {
 	switch {
 	case f.Isolate:
-		return fmt.Errorf("%w (%s)", ErrIsolate, f.Text)
+		return fmt.Errorf("%w: %s", ErrIsolate, f.Text)
 	case f.TooLate:
 		return fmt.Errorf("%w: %s", ErrTooLate, f.Text)
 	case f.Errno == unix.ENOENT:
