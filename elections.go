@@ -201,11 +201,10 @@ func (es *Elections) moveLocked(a *attempt, to attemptPhase) {
 		es.forgetLocked(a)
 	}
 	if was.pending() && !to.pending() {
-		es.pending--
-	}
-	if es.pending == 0 && es.idle != nil {
-		close(es.idle)
-		es.idle = nil
+		if es.pending--; es.pending == 0 && es.idle != nil {
+			close(es.idle)
+			es.idle = nil
+		}
 	}
 	if to == attemptOver {
 		es.wake() // this may have been the last attempt

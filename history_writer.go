@@ -447,8 +447,8 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 	if cause == core.Expired {
 		w.explainLocked(c, &r)
 	}
-	if c.request != nil && (cause == core.Resigned || cause == core.Transferred) {
-		r.By = c.request.By
+	if q := c.requestLocked(cause); q != nil {
+		r.By = q.By
 	}
 	switch {
 	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried

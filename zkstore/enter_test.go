@@ -46,10 +46,9 @@ func stand(t *testing.T, s driver.Store) int {
 	return 1 + len(ln.Waiters)
 }
 
-// lostTwice has the answer to a create lost, and the connection once more while it is looked for
-// what became of it: in the request before which lostAt says so.
-func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request string) bool,
-) (*faultProxy, driver.Lease, driver.Store) {
+// faulty returns a lease that is kept through a proxy which decides about each request, and a store
+// that reaches the server directly.
+func faulty(t *testing.T) (*faultProxy, driver.Lease, driver.Store) {
 	t.Helper()
 	srv := shared(t)
 	p := newFaultProxy(t, srv.Addr())
@@ -57,10 +56,25 @@ func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request stri
 	near := stopAtEnd(t, openAt(t, srv.Addr()))
 	l := grantAt(t, far, "a", 20*time.Second)
 	keep(t, l)
-	zero := enterAt(t, l, t.Name(), "zero") // so that the line's node is there
+	return p, l, near
+}
+
+// hadLine has a claim enter and leave, so that the line's node is there.
+func hadLine(t *testing.T, l driver.Lease, name string) {
+	t.Helper()
+	zero := enterAt(t, l, name, "zero"+name)
 	if err := l.Release(within(t, 10*time.Second), zero); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// lostTwice has the answer to a create lost, and the connection once more while it is looked for
+// what became of it: in the request before which lostAt says so.
+func lostTwice(t *testing.T, answer fate, lostAt func(opcode int32, request string) bool,
+) (*faultProxy, driver.Lease, driver.Store) {
+	t.Helper()
+	p, l, near := faulty(t)
+	hadLine(t, l, t.Name())
 	create, look := once(enters, loseAnswer), once(lostAt, answer)
 	began := false
 	p.decide(func(opcode int32, request string) fate {
@@ -92,10 +106,7 @@ func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	p, far, near, _ := behind(t)
 	l := grantAt(t, far, "a", 8*time.Second)
 	keep(t, l)
-	zero := enterAt(t, l, t.Name(), "zero") // so that the line's node is there
-	if err := l.Release(within(t, 10*time.Second), zero); err != nil {
-		t.Fatal(err)
-	}
+	hadLine(t, l, t.Name())
 	p.Hold(proxy.Down)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

@@ -61,7 +61,7 @@ func (l *lease) News(ctx context.Context) ([]driver.News, error) {
 		}
 		got, more := l.claims.news.take()
 		switch {
-		case l.isClosing() || l.over() && errors.Is(l.reason(), driver.ErrGone):
+		case l.isClosing() || errors.Is(l.reason(), driver.ErrGone):
 			return nil, driver.ErrGone
 		case len(got) > 0:
 			return got, nil

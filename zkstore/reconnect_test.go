@@ -7,36 +7,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-)
 
-// listen is a server that does handle on each connection.
-func listen(t *testing.T, handle func(c net.Conn)) (addr string) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				handle(c)
-			}()
-		}
-	}()
-	return ln.Addr().String()
-}
+	"github.com/primacy-go/primacy/internal/servertest"
+)
 
 // fake is a server that gives every connection the session 7, and then does handle.
 func fake(t *testing.T, timeout time.Duration, handle func(c net.Conn)) (addr string, joins *atomic.Int64) {
 	t.Helper()
 	joins = new(atomic.Int64)
-	return listen(t, func(c net.Conn) {
+	return servertest.Listen(t, func(c net.Conn) {
 		if _, err := readFrame(c, 1024); err != nil {
 			return
 		}
@@ -107,7 +86,7 @@ func TestAServerThatReadsNothing(t *testing.T) {
 
 // Close does not wait for a server that accepts and never answers.
 func TestCloseWhileAServerNeverAnswers(t *testing.T) {
-	s, _ := linkedTo(t, listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }))
+	s, _ := linkedTo(t, servertest.Listen(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }))
 	time.Sleep(200 * time.Millisecond)
 	begun := time.Now()
 	s.Close()

@@ -70,20 +70,12 @@ func TestARefusedClaimLeavesNothing(t *testing.T) {
 // TestAnUnreadableNameLeavesNoOtherClaimUndecided: two claims enter in one step, whose answer is
 // lost, and the name of one may not be read.
 func TestAnUnreadableNameLeavesNoOtherClaimUndecided(t *testing.T) {
-	srv := shared(t)
-	p := newFaultProxy(t, srv.Addr())
-	far := stopAtEnd(t, openAt(t, p.addr()))
-	near := stopAtEnd(t, openAt(t, srv.Addr()))
-	l := grantAt(t, far, "a", 20*time.Second)
-	keep(t, l)
+	p, l, near := faulty(t)
 	names := []string{rand.Text(), rand.Text()}
 	for _, name := range names {
-		zero := enterAt(t, l, name, "zero"+name)
-		if err := l.Release(within(t, 10*time.Second), zero); err != nil {
-			t.Fatal(err)
-		}
+		hadLine(t, l, name)
 	}
-	c := plain(t, srv.Addr())
+	c := plain(t, shared(t).Addr())
 	if _, err := c.SetACL("/primacy/"+names[0], zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ func (t tree) onChange(path string, do func(looked) error) {
 			return
 		default:
 			try = 1
-			_ = anyOf(context.Background(), t.ctx.Done(), w)
+			_ = anyOf(t.ctx, nil, w)
 		}
 	}
 }

@@ -284,8 +284,8 @@ func TestAStoreThatFallsSilentCostsTheLockBeforeItsDeadline(t *testing.T) {
 	w := newWorld(t)
 	proxy := etcdtest.NewProxy(t, w.server.Addr())
 	store := "etcd://" + proxy.Addr() + "/" + w.prefix
-	p := w.start("lock", "--ttl", "6s", "--store", store, "n", "sh", "-c",
-		`trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	p := w.start("lock", "--ttl", "10s", "--store", store, "n", "sh", "-c",
+		`trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait`).prints("up")
 	bare := w.start("lock", "--ttl", "6s", "--stop-timeout", "100ms", "--store", store, "m").prints("holds the lock m")
 	proxy.Hold()
 	at := time.Now()

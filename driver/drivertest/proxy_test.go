@@ -9,35 +9,11 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver/drivertest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
-// echo starts a server that sends each line back.
-func echo(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for lines := bufio.NewScanner(c); lines.Scan(); {
-					fmt.Fprintln(c, lines.Text())
-				}
-			}()
-		}
-	}()
-	return ln.Addr().String()
-}
-
 func TestProxyCutsSilentlyAndHeals(t *testing.T) {
-	p := drivertest.NewProxy(t, echo(t))
+	p := drivertest.NewProxy(t, servertest.Listen(t, servertest.Echo))
 	dial := func() (net.Conn, *bufio.Reader) {
 		c, err := net.Dial("tcp", p.Addr)
 		if err != nil {

@@ -11,31 +11,13 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // through starts a server that answers each line with itself, and a proxy to it.
 func through(t *testing.T) *proxy.Proxy {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ln.Close() })
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				for lines := bufio.NewScanner(c); lines.Scan(); {
-					fmt.Fprintln(c, lines.Text())
-				}
-			}()
-		}
-	}()
-	p, err := proxy.Listen(ln.Addr().String())
+	p, err := proxy.Listen(servertest.Listen(t, servertest.Echo))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,7 +74,7 @@ func (s *attemptRun) do(what step) event {
 	case doBegin:
 		return s.begin()
 	case doCheck:
-		s.sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // also when told to stop: the store may refuse at once
 		if s.h.Check() != nil {
 			return evHeld
 		}
@@ -210,6 +210,9 @@ func (s *attemptRun) overlap() event {
 func (s *attemptRun) begin() event {
 	if (s.jobLoop.stale() || s.jobLoop.uncertain(s.a.id.At, s.claimed)) && !s.jobLoop.read() {
 		return evUnknown
+	}
+	if s.jobLoop.hasBegun(s.a.id, s.run.Name) { // by an earlier try of ours, whose answer was lost
+		return evAdded
 	}
 	if !s.jobLoop.isDue(s.a.id) {
 		s.e.counters.Add(s.job.Name, Suppressed, 1)

@@ -167,6 +167,14 @@ func (l *jobLoop) isOpen(id ID) bool {
 	return l.t.open[id] != nil
 }
 
+// hasBegun says whether the journal has the beginning of an attempt by that run, and no end of it.
+func (l *jobLoop) hasBegun(id ID, run string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.t.open[id]
+	return a != nil && a.begin.Run == run
+}
+
 // observe takes in what the journal said when it was asked.
 func (l *jobLoop) observe(v *view, asked time.Time) {
 	l.mu.Lock()

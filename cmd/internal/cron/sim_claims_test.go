@@ -261,6 +261,9 @@ func (j simJournal) Append(ctx context.Context, name string, r driver.Record, ke
 		}
 		return err
 	})
+	if err == nil && j.p.w.deaf != nil {
+		err = j.p.w.deaf(ctx, r)
+	}
 	if err != nil {
 		return driver.Record{}, false, err // it may arrive later
 	}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
 )
 
@@ -106,6 +107,7 @@ type simWorld struct {
 	began   time.Time
 	stopped time.Time
 	onTry   func()                                           // before a claim is asked for
+	deaf    func(context.Context, driver.Record) error       // nil or what is told instead of "appended"
 	script  func(Run) (length time.Duration, verdict string) // nil: they take what they take
 
 	mu        sync.Mutex

@@ -224,3 +224,57 @@ func TestWhatTheJournalForgetsMeanwhileIsNotDoneAgain(t *testing.T) {
 		}
 	})
 }
+
+// The beginning of a run is in the journal, the answer that says so is lost, and the process reads
+// the journal before it asks again: the run is its own, so it runs, and has its end when the
+// process has stopped.
+func TestARunWhoseBeginningWasNotAnsweredRuns(t *testing.T) {
+	for name, lose := range map[string]func(context.Context, *jobLoop){
+		"the time limit of the call ran out": func(ctx context.Context, _ *jobLoop) { <-ctx.Done() },
+		"the journal was read in between":    func(_ context.Context, l *jobLoop) { l.read() },
+		"and the process was told to stop as well": func(_ context.Context, l *jobLoop) {
+			go l.e.Stop(true, nil)
+			l.read()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newSimWorld(t, 1, true)
+				j := DefaultJob()
+				j.Name, j.Spec, j.Command, j.Keep = "unanswered", "@every 10s", []string{"x"}, 10000
+				job, err := j.Check()
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.jobs = []*Job{job}
+				w.script = func(Run) (time.Duration, string) { return time.Second, OK }
+				var lost atomic.Pointer[Key]
+				w.deaf = func(ctx context.Context, d driver.Record) error {
+					r, _ := ParseRecord(d)
+					if r.Verdict != Began || !lost.CompareAndSwap(nil, &r.Key) {
+						return nil
+					}
+					e := w.procs[0].engine
+					e.mu.Lock()
+					l := e.jobs[job.Name]
+					e.mu.Unlock()
+					lose(ctx, l)
+					return errNet
+				}
+				w.procs = append(w.procs, w.spawn(1, 0))
+				time.Sleep(18 * time.Second)
+				w.finish()
+				records, _ := w.store.Records(context.Background(), Prefix+job.Name, "", 10000)
+				key := lost.Load()
+				if key == nil {
+					t.Fatal("no run has begun")
+				}
+				id := ID{key.At, key.Attempt}
+				a := see(records).attempts[id]
+				if n := w.ran[job.Name][id]; n != 1 || a == nil || a.end == nil || a.end.Verdict != OK {
+					t.Errorf("it ran %d times, its record is %+v", n, a)
+				}
+			})
+		})
+	}
+}
