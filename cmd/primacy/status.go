@@ -23,8 +23,8 @@ func statusCommand(a *app) *cobra.Command {
 		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who
 leads or holds, and who waits. Several hold a lock at once where they share it: readers (shared), or those in a
 semaphore (slot of N). The token is that of the claim; the fencing token of a lock is 65,536 times that, or a
-little more. Elections that were led in the last day, and that nobody stands for now, come last, with how they
-ended. With one NAME also the last terms and why they ended; exit 1 if nobody leads or holds it. Whether
+little more. Elections that were led in the last day, and that nobody stands for now, come last in the table, with
+how they ended; 'primacy top -o json' has them too. With one NAME also the last terms and why they ended; exit 1 if nobody leads or holds it. Whether
 an exclusive claim leads an election or holds a lock is known from the history, which locks do not have.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -79,10 +79,10 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	if err != nil {
 		return err
 	}
-	left, more := deserted(ctx, s, st, prefix, states)
 	if a.output != "table" {
-		return writeStates(a, states, sinces(ctx, s, states), left)
+		return writeStates(a, states, sinces(ctx, s, states))
 	}
+	left, more := deserted(ctx, s, st, prefix, states)
 	if len(states) == 0 {
 		start := ""
 		if len(left) == 0 {
@@ -173,18 +173,12 @@ func below(prefix string) string {
 	return " below " + clean(prefix)
 }
 
-// writeStates writes one array for json, an object a line for ndjson. What nobody stands for comes
-// last, with its last terms.
-func writeStates(a *app, states []primacy.State, led []time.Time, left []terms) error {
+// writeStates writes one array for json, an object a line for ndjson.
+func writeStates(a *app, states []primacy.State, led []time.Time) error {
 	out := []stateJSON{}
 	for i, st := range states {
 		out = append(out, stateToJSON(st, nil))
 		out[i].Since = led[i]
-	}
-	for _, past := range left {
-		j := stateToJSON(primacy.State{Name: past[0].Name, AsOf: time.Now()}, nil)
-		j.Terms = shown.TermsOf(past[:min(len(past), lastTerms)])
-		out = append(out, j)
 	}
 	if a.output == "json" {
 		return a.writeJSON(out)

@@ -81,7 +81,7 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	if got := all[1]; got.Reason != primacy.Unknown || got.ID != "e" || !got.To.IsZero() {
 		t.Errorf("the frozen one: %+v", got)
 	}
-	w.start("history", "n").ends(0).says("lease expired or process died, nobody said", "so far")
+	w.start("history", "n").ends(0).says("no end was recorded: lease expired or process died", "<= ", "so far")
 	e.signal(syscall.SIGCONT)
 	w.eventually("who was frozen tells", func() bool { return w.past(6)[1].Reason == primacy.Expired })
 	e.signal(syscall.SIGTERM).ends(128 + 15)

@@ -150,7 +150,7 @@ func (t *track) reckon(r *row, now time.Time) {
 		r.since = t.terms[0].From
 	}
 	if t.state.Leader == nil {
-		r.since, r.between = t.gone, now.Sub(t.gone) < soon
+		r.since = t.gone
 	}
 	for _, term := range t.terms {
 		if term.Why != "" {

@@ -27,7 +27,6 @@ const (
 const (
 	window   = 15 * time.Minute // in which changes of the leader are counted
 	tooOften = 3                // changes in it
-	soon     = time.Minute      // from one term of a loop to the next
 	nearEnd  = 3                // a third of the lease is left: it is renewed each fifth of it
 )
 
@@ -89,7 +88,6 @@ type row struct {
 	before  time.Time // where since is not known: it led at that instant already
 	changes int       // of the leader within the window
 	whole   bool      // changes counts all of them; else: at least as many
-	between bool      // nobody stands, since a moment: in a loop of short terms another one may come
 	last    Term      // the last one that ended; its Why is empty where none is known
 	lease   driver.Remaining
 	leased  bool // lease is known
@@ -143,8 +141,6 @@ func (r *row) judge() {
 	switch {
 	case r.state.Leader == nil && r.waiting() > 0:
 		r.health = leaderless
-	case r.state.Leader == nil && r.elected && r.changes >= tooOften && r.between:
-		r.health = flapping
 	case r.state.Leader == nil && r.elected:
 		r.health = deserted
 	case r.state.Leader == nil:
