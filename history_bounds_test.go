@@ -345,3 +345,25 @@ func TestSignsOfLifeOfAnybodyAreRead(t *testing.T) {
 		}
 	})
 }
+
+// What others may read: no field changes its name or its form.
+func TestTheShapeOfARecord(t *testing.T) {
+	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
+	r := record{ID: "a", From: at, To: at.Add(time.Minute), Reason: Expired, Paused: 29400, DownFrom: at, Outlived: 21970,
+		Before: &recordBefore{Token: 7, Led: at, DownFrom: at, DownTo: at}, Past: reasonCounts{Failed: 43}}
+	d := r.encode(recordKey(12) + endSuffix)
+	const want = `{"v":1,"id":"a","from":"2026-11-22T02:00:00Z","to":"2026-11-22T02:01:00Z","why":"expired",` +
+		`"paused_ms":"29400","down_from":"2026-11-22T02:00:00Z","outlived_ms":"21970",` +
+		`"before":{"token":"7","led":"2026-11-22T02:00:00Z","down_from":"2026-11-22T02:00:00Z",` +
+		`"down_to":"2026-11-22T02:00:00Z"},"past":{"failed":"43"}}`
+	if string(d.Value) != want || d.Key != "00000000000000000012+end" {
+		t.Errorf("%s %s\nwant %s", d.Key, d.Value, want)
+	}
+	if _, got, kind, ok := readRecord(d); !ok || kind != ofEnd || got.Outlived != 21970 || got.Before.Token != 7 ||
+		got.Past[Failed] != 43 {
+		t.Errorf("read as %+v, %v", got, ok)
+	}
+	if key := aliveKey(12, at); key != "00000000000000000012.00000001795312800000" {
+		t.Error(key)
+	}
+}

@@ -422,7 +422,7 @@ func TestMetricsOfTheHistoryOutliveTheProcess(t *testing.T) {
 		a.sees(map[string]float64{`primacy_history_terms_total{election="n",reason="failed"}`: 43,
 			`primacy_history_terms_total{election="n",reason="expired"}`:     0,
 			`primacy_history_terms_total{election="nobody",reason="failed"}`: 0,
-			"-primacy_transitions_total":                                      0})
+			"-primacy_transitions_total":                                     0})
 		_ = open("b", store, metrics.Options{}).lead("n").Resign(t.Context())
 		time.Sleep(11 * time.Second)
 		a.sees(map[string]float64{`primacy_history_terms_total{election="n",reason="failed"}`: 43,

@@ -95,10 +95,15 @@ func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
 				proxy := etcdtest.NewProxy(t, srv.Addr())
 				lead := k.election(k.open(t, c), pfx)
 				ok(t, "Campaign", lead.Campaign(soon(t), "first"))
-				s := k.open(t, dial(t, proxy.Addr()))
+				client, watches := dialSeeingWatches(t, proxy.Addr())
+				s := k.open(t, client)
 				done := async(func() error { return k.wait(s, pfx, what)(soon(t)) })
 				standing(t, c, pfx, 2)
-				time.Sleep(300 * time.Millisecond) // its watch stands
+				select {
+				case <-watches:
+				case <-soon(t).Done():
+					t.Fatal("it waits, and does not watch")
+				}
 				proxy.Cut()
 				compact(t, c)
 				proxy.Heal()

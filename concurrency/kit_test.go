@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	v3 "go.etcd.io/etcd/client/v3"
 	orig "go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/concurrency"
 )
@@ -90,12 +92,45 @@ func both(t *testing.T, scenario func(t *testing.T, k kit) (fault string)) {
 
 func dial(t testing.TB, endpoints ...string) *v3.Client {
 	t.Helper()
-	c, err := v3.New(v3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialTimeout: 5 * time.Second})
+	return dialWith(t, endpoints)
+}
+
+func dialWith(t testing.TB, endpoints []string, o ...grpc.DialOption) *v3.Client {
+	t.Helper()
+	c, err := v3.New(v3.Config{Endpoints: endpoints, Logger: zap.NewNop(), DialTimeout: 5 * time.Second,
+		DialOptions: o})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// dialSeeingWatches returns a client, and where it tells that etcd has begun a watch for it.
+func dialSeeingWatches(t testing.TB, endpoints ...string) (*v3.Client, <-chan struct{}) {
+	t.Helper()
+	begun := make(chan struct{}, 1)
+	return dialWith(t, endpoints, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc,
+		c *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
+		s, err := open(ctx, d, c, method, o...)
+		return seeingWatches{s, begun}, err
+	})), begun
+}
+
+type seeingWatches struct {
+	grpc.ClientStream
+	begun chan<- struct{}
+}
+
+func (s seeingWatches) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if r, ok := m.(*pb.WatchResponse); ok && err == nil && r.Created {
+		select {
+		case s.begun <- struct{}{}:
+		default:
+		}
+	}
+	return err
 }
 
 func within(t testing.TB, d time.Duration) context.Context {

@@ -17,7 +17,7 @@ var (
 	ErrRefused = errors.New("the store refused")
 	// ErrNoSuccessor answers a Transfer to a claim that does not wait in the line. The name was not
 	// given up.
-	ErrNoSuccessor = errors.New("does not stand in the line")
+	ErrNoSuccessor = errors.New("is not waiting for this election")
 )
 
 // TokenLife says for how long tokens of a name keep growing.

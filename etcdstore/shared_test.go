@@ -182,6 +182,35 @@ func TestSimulatedTryLeavesNoTrace(t *testing.T) {
 	})
 }
 
+// TestSimulatedTryForASlotThatAnotherTakes: a try reads that a slot is free, and another takes the
+// slot before the try's write arrives. The try must not hold beside the two who do.
+func TestSimulatedTryForASlotThatAnotherTakes(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		far, _ := gatedAt(t, c, 1, 1)
+		l, other := granted(t, s, "a", time.Minute), granted(t, far, "b", time.Minute)
+		entered(t, other, "x", "1", 2)
+		try := driver.Claim{Name: "x", Slots: 2, ID: "t", Try: true}
+		writes := 0
+		g.set(func() {
+			g.before = func(req any) {
+				if !puts(req, l.keyOf(driver.Place{Name: "x", Slots: 2})) {
+					return
+				}
+				if writes++; writes == 1 && !entered(t, other, "x", "2", 2).Held {
+					t.Error("seed 1: the other does not hold the last slot")
+				}
+			}
+		})
+		if p, err := l.Claim(ending(t, 20*time.Second), try); !errors.Is(err, driver.ErrTaken) || writes == 0 {
+			t.Errorf("seed 1: Claim = %+v, %v after %d writes, want ErrTaken after one", p, err, writes)
+		}
+		if n := len(c.Keys("primacy/x/")); n != 2 {
+			t.Errorf("seed 1: %d claims stand, want the two that hold", n)
+		}
+	})
+}
+
 // TestSimulatedForeignClaimsAreExclusive: what another program put into the line keeps readers
 // and semaphores out.
 func TestSimulatedForeignClaimsAreExclusive(t *testing.T) {

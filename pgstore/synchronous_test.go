@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/pgstore"
@@ -94,5 +96,46 @@ func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
 	}
 	stop()
 	<-ended
+	standbys(t, srv, "")
+}
+
+// A role may have set that its commits wait for less than the disks of this server and of the
+// standby. A renewal that was acknowledged so would be missing on the standby that is promoted.
+func TestNoRoleWaitsForLessThanTheStandby(t *testing.T) {
+	t.Parallel()
+	srv := harmed(t)
+	leases := map[string]driver.Lease{}
+	for set, want := range map[string]string{
+		"off": "on", "local": "on", "remote_write": "on", "on": "on", "remote_apply": "remote_apply",
+	} {
+		url := role(srv, "synchronous_commit = "+set)
+		leases[set] = granted(t, opened(t, pgstore.Config{DSN: url}), 5*time.Minute)
+		conn, err := pgx.Connect(soon(t), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = pgx.BeginFunc(soon(t), conn, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(soon(t), "SELECT primacy.verb()"); err != nil {
+				return err
+			}
+			var got string
+			if err := tx.QueryRow(soon(t), "SHOW synchronous_commit").Scan(&got); err != nil || got != want {
+				t.Errorf("a role that sets %s: calls commit with %q, %v, want %q", set, got, err, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		conn.Close(soon(t))
+	}
+	standbys(t, srv, "nobody")
+	for set, l := range leases {
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		if err := l.Renew(ctx); err == nil || final(err) {
+			t.Errorf("Renew of a role that sets %s without the standby = %v, want an unknown outcome", set, err)
+		}
+		cancel()
+	}
 	standbys(t, srv, "")
 }

@@ -149,6 +149,44 @@ func TestALostClaimEndsItsSession(t *testing.T) {
 	}
 }
 
+// A share is a place too: in the hold-off nobody is newly granted one, neither of a free name nor
+// beside those who held theirs before.
+func TestNoShareIsGrantedInTheHoldOff(t *testing.T) {
+	t.Parallel()
+	a, b, at := pair(t)
+	s := openAt(t, redisstore.Config{Addrs: []string{at.ln.Addr().String()}})
+	t.Cleanup(func() { s.Close() })
+	const ttl = 5 * time.Minute // the hold-off lasts as long, and the test does not
+	was := grant(t, s, ttl)
+	kept, err := was.Claim(t.Context(), driver.Claim{Name: "held", ID: "1", Slots: 3})
+	if err != nil || !kept[0].Held {
+		t.Fatalf("Claim of a share = %+v, %v, want it held", kept, err)
+	}
+	b.Synced()
+	failover(a, b, at)
+	eventually(t, "a lease of the new history", func() bool { return was.Renew(t.Context()) == nil })
+	l := grant(t, s, ttl)
+	for _, c := range []driver.Claim{
+		{Name: "free", ID: "2", Slots: 3},
+		{Name: "read", ID: "3", Slots: driver.Unlimited},
+		{Name: "held", ID: "4", Slots: 3},
+	} {
+		p, err := l.Claim(t.Context(), c)
+		if err != nil || p[0].Held {
+			t.Errorf("Claim of a share of %q in the hold-off = %+v, %v, want it to wait", c.Name, p, err)
+		}
+	}
+	try := driver.Claim{Name: "tried", ID: "5", Slots: 3, Try: true}
+	if p, err := l.Claim(t.Context(), try); !errors.Is(err, driver.ErrTaken) {
+		t.Errorf("a try for a share in the hold-off = %+v, %v, want ErrTaken", p, err)
+	}
+	ln, err := s.Line(t.Context(), "held")
+	if err != nil || ln.Holder == nil || ln.Holder.Lease != was.ID() || !ln.Holder.Held ||
+		len(ln.Waiters) != 1 || ln.Waiters[0].Held {
+		t.Errorf("Line = %+v, %v, want the former share held and the new one waiting", ln, err)
+	}
+}
+
 // A release that only the former primary knew leaves a claim under a session that lives on: it
 // would hold the name for nobody, for ever.
 func TestALostReleaseLeavesNoGhost(t *testing.T) {

@@ -73,8 +73,9 @@ func (c Config) fill() (Config, error) {
 
 // Open returns a store over these servers, as soon as a majority has answered. Servers that do not
 // answer are waited for until ctx ends. It is an error at once when so many refuse the connection
-// that no majority is left; [driver.ErrRefused] when one refuses the login or the permissions, or
-// when two addresses lead to one server.
+// that no majority is left; [driver.ErrRefused] when so many refuse the login or the permissions,
+// or when two addresses lead to one server. Caps warns of those that refuse where a majority is
+// left.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	c, err := c.fill()
 	if err != nil {

@@ -261,20 +261,25 @@ func TestOpen(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
 	secret := redistest.Start(t, redistest.Options{Password: "open"})
+	secrets := redistest.Start(t, redistest.Options{Password: "open"})
 	part := redistest.Start(t, redistest.Options{Cluster: true})
 	long := func() context.Context { return limited(t, 30*time.Second) }
 	for what, tc := range map[string]struct {
 		change func(c *redlockstore.Config)
 		want   string
 	}{
-		"nobody":       {func(c *redlockstore.Config) { c.Addrs = nil }, "no server is named"},
-		"no port":      {func(c *redlockstore.Config) { c.Addrs = []string{"localhost"} }, "host:port"},
-		"twice":        {func(c *redlockstore.Config) { c.Addrs = []string{c.Addrs[0], c.Addrs[0], c.Addrs[1]} }, "named twice"},
-		"short guard":  {func(c *redlockstore.Config) { c.Guard = time.Second }, "guard"},
-		"long ttl":     {func(c *redlockstore.Config) { c.MaxTTL = 2 * time.Hour }, "largest ttl"},
-		"login":        {func(c *redlockstore.Config) { c.Addrs[0], c.Password = secret.Addr(), "sesame" }, "WRONGPASS"},
-		"cluster":      {func(c *redlockstore.Config) { c.Addrs[0] = part.Addr() }, "part of a Redis Cluster"},
-		"no login":     {func(c *redlockstore.Config) { c.Addrs[0] = secret.Addr() }, "NOAUTH"},
+		"nobody":      {func(c *redlockstore.Config) { c.Addrs = nil }, "no server is named"},
+		"no port":     {func(c *redlockstore.Config) { c.Addrs = []string{"localhost"} }, "host:port"},
+		"twice":       {func(c *redlockstore.Config) { c.Addrs = []string{c.Addrs[0], c.Addrs[0], c.Addrs[1]} }, "named twice"},
+		"short guard": {func(c *redlockstore.Config) { c.Guard = time.Second }, "guard"},
+		"long ttl":    {func(c *redlockstore.Config) { c.MaxTTL = 2 * time.Hour }, "largest ttl"},
+		"login": {func(c *redlockstore.Config) {
+			c.Addrs[0], c.Addrs[1], c.Password = secret.Addr(), secrets.Addr(), "sesame"
+		}, "WRONGPASS"},
+		"cluster": {func(c *redlockstore.Config) { c.Addrs[0] = part.Addr() }, "part of a Redis Cluster"},
+		"no login": {func(c *redlockstore.Config) {
+			c.Addrs[0], c.Addrs[1] = secret.Addr(), secrets.Addr()
+		}, "NOAUTH"},
 		"no such user": {func(c *redlockstore.Config) { c.Username, c.Password = "ghost", "sesame" }, "WRONGPASS"},
 	} {
 		d := c
@@ -295,6 +300,31 @@ func TestOpen(t *testing.T) {
 	if _, err := redlockstore.Open(long(), c); err == nil || !strings.Contains(err.Error(), "refused") ||
 		time.Since(begun) > 20*time.Second {
 		t.Errorf("Open of dead servers = %v after %v, want that they refuse connections, at once", err, time.Since(begun))
+	}
+}
+
+// One server of three that does not let us in is one that does not vote: told, and no more.
+func TestAServerThatRefusesTheLoginIsAMinority(t *testing.T) {
+	t.Parallel()
+	_, c := fleet(t, 3)
+	secret := redistest.Start(t, redistest.Options{Password: "open"})
+	c.Addrs[1] = secret.Addr()
+	begun := time.Now()
+	s := open(t, c)
+	if d := time.Since(begun); d > 20*time.Second {
+		t.Errorf("Open took %v", d)
+	}
+	if all := strings.Join(s.Caps().Warnings, "\n"); !strings.Contains(all, secret.Addr()+": NOAUTH") ||
+		!strings.Contains(all, "does not vote; a majority does") {
+		t.Errorf("warnings: %s", all)
+	}
+	a, b := grant(t, s, "a", time.Minute), grant(t, s, "b", time.Minute)
+	p := claim(t, a, "x")
+	if !p.Held || claim(t, b, "x").Held {
+		t.Errorf("two of three: %+v", p)
+	}
+	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
+		t.Errorf("Release = %v", err)
 	}
 }
 

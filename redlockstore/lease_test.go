@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -335,7 +336,10 @@ func TestAWaitThatHearsNothingStillHolds(t *testing.T) {
 	a, b := grant(t, open(t, c), "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	p := claim(t, a, "x")
 	q := claim(t, b, "x")
-	time.AfterFunc(500*time.Millisecond, func() {
+	var freed sync.WaitGroup
+	defer freed.Wait() // two of the servers are enough for b, and the test ends them all
+	freed.Go(func() {
+		time.Sleep(500 * time.Millisecond)
 		for _, s := range servers { // in the server's own words, so that nothing is published
 			s.Do("DEL", "primacy:lock:x")
 		}

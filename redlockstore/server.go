@@ -248,6 +248,9 @@ func (v *server) wrap(err error) error {
 	}
 	if isRefusedAtOnce(err) ||
 		hasPrefix(err, "ERR The user executing the script can't", "ERR ACL failure in script") {
+		if unfit, ok := rootOf(err).(refusal); ok {
+			return &serverError{v.addr, string(unfit), unfit}
+		}
 		return &serverError{v.addr, rootOf(err).Error(), driver.ErrRefused}
 	}
 	return &serverError{v.addr, err.Error(), err}

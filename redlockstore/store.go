@@ -96,6 +96,11 @@ func (s *Store) Caps() driver.Caps {
 	if s.cfg.Guard < 0 {
 		warnings = append(warnings, "the guard is off: a server that comes back without its keys makes two leaders")
 	}
+	for _, v := range s.servers {
+		if err := v.state(); errors.Is(err, driver.ErrRefused) {
+			warnings = append(warnings, fmt.Sprintf("%v: this server does not vote; a majority does", err))
+		}
+	}
 	if n := len(s.servers); n > 1 && n%2 == 0 {
 		warnings = append(warnings, fmt.Sprintf("%d servers bear the loss of no more than %d do", n, n-1))
 	}
@@ -184,17 +189,23 @@ func (s *Store) run(f func()) bool {
 func (s *Store) await(ctx context.Context) error {
 	moment := time.After(250 * time.Millisecond)
 	for rest := false; ; {
-		up, refused := 0, 0
+		up, refused, locked := 0, 0, 0
 		var last error
 		s.mu.Lock()
 		changed := s.changed
 		s.mu.Unlock()
 		for _, v := range s.servers {
+			var unfit refusal
 			switch err := v.state(); {
 			case err == nil:
 				up++
-			case errors.Is(err, driver.ErrRefused):
-				return err
+			case errors.As(err, &unfit):
+				return err // a server that may not be in the list
+			case errors.Is(err, driver.ErrRefused): // one that does not let us in votes no more than one that is away
+				if locked++; locked > len(s.servers)-s.quorum {
+					return err
+				}
+				last = err
 			case errors.Is(err, errNotReached) || isTimeout(err):
 				if refused == 0 {
 					last = err
@@ -204,7 +215,7 @@ func (s *Store) await(ctx context.Context) error {
 				refused++
 			}
 		}
-		if up == len(s.servers) || up >= s.quorum && rest {
+		if up+locked == len(s.servers) || up >= s.quorum && rest {
 			return nil
 		}
 		if refused > len(s.servers)-s.quorum {

@@ -113,6 +113,55 @@ func TestStepsOfADocument(t *testing.T) {
 	}
 }
 
+// What a verb refuses it has not done: the document is as before.
+func TestWhatADocumentRefuses(t *testing.T) {
+	o := owners{}
+	a, b := o.me("a"), o.me("b")
+	d := fresh()
+	p := entered(t, &d, a, driver.Claim{Name: "n", ID: "1"})[0]
+	own := entered(t, &d, a, driver.Claim{Name: "n", Seat: "x", ID: "2"})[0]
+	heir := entered(t, &d, b, driver.Claim{Name: "n", ID: "3"})[0]
+	other := p
+	other.Token++
+	for _, c := range []struct {
+		what      string
+		place     driver.Place
+		successor uint64
+		want      error
+	}{
+		{"of an earlier term", other, heir.Token, driver.ErrGone},
+		{"to a claim of the same lease", p, own.Token, driver.ErrRefused},
+		{"of one who waits", own, heir.Token, driver.ErrRefused},
+	} {
+		_, err := does(&d, func(d *document) (int, error) { return 0, d.transfer(a, c.place, c.successor) })
+		if !errors.Is(err, c.want) || brief(d) != "1* 2 3" {
+			t.Errorf("transfer %s = %v, line %s, want %v and nothing changed", c.what, err, brief(d), c.want)
+		}
+	}
+	shared := fresh()
+	q := entered(t, &shared, a, driver.Claim{Name: "n", ID: "1", Slots: 2})[0]
+	if err := shared.clone().ask(driver.Request{Token: q.Token}); !errors.Is(err, driver.ErrRefused) {
+		t.Errorf("ask of one who holds a share = %v, want ErrRefused", err)
+	}
+}
+
+// An exchange for a seat on which the lease has another claim gives that up too: the new claim
+// would get its term, which is being resigned.
+func TestAnExchangeTakesNoPlaceUp(t *testing.T) {
+	o := owners{}
+	a := o.me("a")
+	d := fresh()
+	p := entered(t, &d, a, driver.Claim{Name: "n", ID: "1"})[0]
+	old := entered(t, &d, a, driver.Claim{Name: "n", Seat: "x", ID: "2"})[0]
+	got, err := does(&d, func(d *document) (driver.Place, error) {
+		place, _, err := d.exchange(a, p, driver.Claim{Name: "n", Seat: "x", ID: "3"})
+		return place, err
+	})
+	if err != nil || got.ID != "3" || got.Token <= old.Token || brief(d) != "3*" || !o["a"]["2"] {
+		t.Errorf("exchange = %+v, %v, line %s, want a claim of its own in place of both", got, err, brief(d))
+	}
+}
+
 // Rules that hold of every document, whatever is done to it: checked over random verbs.
 func TestDocumentsOverRandomVerbs(t *testing.T) {
 	for seed := range uint64(50) {

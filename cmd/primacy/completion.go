@@ -222,7 +222,7 @@ func offerMembers(st primacy.State, args []string) (all [][2]string) {
 		all = append(all, [2]string{st.Leader.ID, "leads " + clean(st.Name)})
 	}
 	for _, w := range st.Waiting {
-		all = append(all, [2]string{w.ID, "stands for " + clean(st.Name)})
+		all = append(all, [2]string{w.ID, "waits for " + clean(st.Name)})
 	}
 	return all
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/primacy-go/primacy/cmd/internal/near"
 )
 
 // configArgs marks a verb whose NAME and COMMAND may stand in its section of the file, as "name"
@@ -97,7 +99,7 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 				c.put(f.Name, s)
 			}
 		default:
-			return fmt.Errorf("%s: unknown key %s%s", c.at(p), full, nearest(key, known(verb)))
+			return fmt.Errorf("%s: unknown key %s%s", c.at(p), full, hint(near.Word(key, known(verb))))
 		}
 	}
 	return nil
@@ -323,42 +325,4 @@ func known(verb *cobra.Command) (names []string) {
 		names = append(names, "name", "command")
 	}
 	return names
-}
-
-// nearest proposes the key that was probably meant.
-func nearest(key string, names []string) string {
-	best, least := "", 1+min(3, len(key)/2)
-	for _, name := range names {
-		if d := distance(strings.ReplaceAll(strings.ToLower(key), "_", "-"), name); d < least {
-			best, least = name, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return "; did you mean " + best + "?"
-}
-
-// distance is how many letters must be changed, put in or left out to make b of a. Both are short:
-// the table is small.
-func distance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 64
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }

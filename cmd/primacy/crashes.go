@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
-	"regexp"
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
 )
 
 // runHistory is how many terms of an election 'primacy run' keeps at least: a command that crashes
@@ -54,7 +54,7 @@ func (r *runner) waitAfterCrashes(ctx context.Context) error {
 // not count.
 func crashes(past []primacy.TermRecord, id string) (n int, last primacy.TermRecord) {
 	for _, t := range past {
-		if t.ID != id && (hostOf(t.ID) == "" || hostOf(t.ID) != hostOf(id)) {
+		if t.ID != id && (handover.HostOf(t.ID) == "" || handover.HostOf(t.ID) != handover.HostOf(id)) {
 			continue
 		}
 		lasted, known := t.Lasted()
@@ -78,15 +78,4 @@ func crashWait(n int, most, ago time.Duration) time.Duration {
 	}
 	wait := min(most, time.Second<<min(n-1, 20))
 	return min(wait, wait-ago) // a clock that was set back makes it no longer
-}
-
-// madeUpID is an ID that a session made up: HOST-PID-XXXX.
-var madeUpID = regexp.MustCompile(`^(.+)-[0-9]+-[0-9a-f]{4}$`)
-
-// hostOf returns the host in an ID that a session made up; "" for any other ID.
-func hostOf(id string) string {
-	if m := madeUpID.FindStringSubmatch(id); m != nil {
-		return m[1]
-	}
-	return ""
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/cron"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/near"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 	"github.com/primacy-go/primacy/driver"
@@ -52,27 +53,28 @@ func cronCommand(a *app) *cobra.Command {
 		Use: "cron [flags] -f FILE | NAME SPEC [--] COMMAND [ARG...]",
 
 		DisableFlagsInUseLine: true,
-		Short:                 "Run commands by a schedule, each instant once in the whole fleet",
+		Annotations:           map[string]string{stays: "yes"},
+		Short:                 "Run commands by a schedule, each scheduled time once in the whole fleet",
 		Long: `Run commands by a schedule. Start it with the same FILE on as many machines as you like: each
-instant of a job runs once in the fleet.
+scheduled time of a job runs once in the fleet.
 
   primacy cron -f jobs.toml                                         the jobs of a file; SIGHUP reads it again
   primacy cron report "0 3 * * mon-fri" --timezone UTC -- ./report  one job
-  primacy cron check -f jobs.toml                                   is the file right? the next instants of each job
+  primacy cron check -f jobs.toml                                   check the file; show the next times of each job
   primacy cron status                                               what ran, where, how it ended, and what is next
   primacy cron history report                                       the runs of a job, the newest first
 
-SPEC is five fields, six with seconds first, @daily and the like, or "@every 90s" (multiples since 1970, the
-same everywhere).
+SPEC is five fields as in crontab(5), or six with seconds first, or @daily and the like, or "@every 90s" (counted
+from 1970, so the same on all machines). Times are in UTC, unless a time zone is given.
 
-Each instant is decided by one record in the store, appended before the run. At most one run begins for each
-instant and attempt; a run whose process dies or loses the store is ended by its guardian, recorded as lost, and
-tried again as the job's retries say. In its environment: PRIMACY_CRON_JOB, PRIMACY_CRON_INSTANT,
-PRIMACY_CRON_ATTEMPT, PRIMACY_TOKEN (send it with every write), PRIMACY_ID.
+Whoever runs a scheduled time first appends a record to the store. At most one run begins for each scheduled time
+and attempt. A run whose process dies or loses the store is ended by its guardian, recorded as lost, and tried
+again as often as the job's retries allow. Environment of a command: PRIMACY_CRON_JOB, PRIMACY_CRON_INSTANT (the
+scheduled time), PRIMACY_CRON_ATTEMPT, PRIMACY_TOKEN (send it with every write), PRIMACY_ID.
 
-SIGTERM or ^C: no run begins any more, those that run get SIGTERM (--drain: are waited for, until a second
-signal), exit 0. Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, or a file
-with a mistake in it.`,
+After SIGTERM or ^C no run begins any more, and running commands get SIGTERM; with --drain they are waited for,
+until a second signal. Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, or a
+mistake in the file.`,
 		Args: t.arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd.Context()) },
 	}
@@ -86,25 +88,25 @@ with a mistake in it.`,
 func (t *crontab) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVarP(&t.file, "file", "f", "", "the jobs, in TOML: [jobs.NAME] with schedule and command, and [defaults]")
-	f.BoolVar(&t.drain, "drain", false, "on SIGTERM wait for what runs")
-	f.BoolVar(&t.prefix, "prefix", false, "put the job and the instant before each line of output")
-	f.StringVar(&t.statusAt, "status", "", "answer /livez /readyz /metrics over HTTP at HOST:PORT or unix:PATH")
-	f.IntVar(&t.max, "max-running", 0, "so many commands at a time in this process; 0: no limit")
+	f.BoolVar(&t.drain, "drain", false, "on SIGTERM wait for the commands that run")
+	f.BoolVar(&t.prefix, "prefix", false, "put the job and the scheduled time before each line of output")
+	f.StringVar(&t.statusAt, "status", "", "serve /livez, /readyz and /metrics over HTTP at HOST:PORT or unix:PATH")
+	f.IntVar(&t.max, "max-running", 0, "at most so many commands at a time in this process; 0: no limit")
 	f.DurationVar(&t.spread, "spread", 100*time.Millisecond,
-		"wait a random part of this before each run, so that one machine does not win all")
-	f.DurationVar(&t.look, "look", 5*time.Second, "how often to look for lost runs and for what was missed")
+		"wait a random part of this before each run, so that not one machine runs everything")
+	f.DurationVar(&t.look, "look", 5*time.Second, "how often to look for lost runs and missed times")
 	f.StringVar(&t.one.Zone, "timezone", "", "of the one job: a name such as Europe/Berlin (default UTC)")
 	f.StringVar(&t.one.Overlap, "overlap", t.one.Overlap,
 		"of the one job, while the run before still runs: forbid, allow or replace")
 	f.StringVar(&t.one.Missed, "missed", t.one.Missed,
-		"of the one job, when nobody began an instant in time: once, skip or all")
+		"of the one job, if no run began in time: once, skip or all")
 	f.DurationVar(&t.one.MissedWithin, "missed-within", 0,
-		"of the one job: what was missed longer ago never runs; 0: no limit")
-	f.IntVar(&t.one.Retries, "retries", 0, "of the one job: how often to try again what failed or was lost")
-	f.DurationVar(&t.one.RetryDelay, "retry-delay", t.one.RetryDelay, "of the one job")
-	f.DurationVar(&t.one.Timeout, "run-timeout", 0, "of the one job: SIGTERM after so long; 0: never")
-	f.DurationVar(&t.one.StopTimeout, "stop-timeout", t.one.StopTimeout, "of the one job: from SIGTERM to SIGKILL")
-	f.DurationVar(&t.one.Jitter, "jitter", 0, "of the one job: run up to so long after each instant")
+		"of the one job: a time missed longer ago than this never runs; 0: no limit")
+	f.IntVar(&t.one.Retries, "retries", 0, "of the one job: how often to try again after a run failed or was lost")
+	f.DurationVar(&t.one.RetryDelay, "retry-delay", t.one.RetryDelay, "of the one job: time before the next try")
+	f.DurationVar(&t.one.Timeout, "run-timeout", 0, "of the one job: SIGTERM after this time; 0: never")
+	f.DurationVar(&t.one.StopTimeout, "stop-timeout", t.one.StopTimeout, "of the one job: time from SIGTERM to SIGKILL")
+	f.DurationVar(&t.one.Jitter, "jitter", 0, "of the one job: run up to this much later than scheduled")
 }
 
 // arguments reads NAME SPEC and the command. Flags may stand between SPEC and --.
@@ -116,6 +118,8 @@ func (t *crontab) arguments(cmd *cobra.Command, args []string) error {
 		return nil
 	case len(args) == 0:
 		return errors.New("give -f FILE, or NAME SPEC -- COMMAND")
+	case dash < 0 && len(args) <= 2 && near.Word(args[0], verbsOf(cmd)) != "":
+		return fmt.Errorf("cron %s is no command%s", clean(args[0]), hint("cron "+near.Word(args[0], verbsOf(cmd))))
 	case dash != 2 || len(args) < 3:
 		return errors.New(`give NAME, SPEC as one word in quotes, then -- and a COMMAND: ` +
 			`primacy cron report "0 3 * * *" -- ./report`)

@@ -30,7 +30,7 @@ func cronCheckCommand(a *app) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "check -f FILE",
-		Short: "Say whether a file of jobs is right, and the next five instants of each job",
+		Short: "Check a file of jobs, and show the next five scheduled times of each",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if file == "" {
@@ -98,9 +98,9 @@ func cronStatusCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [JOB]",
 		Short: "Show the jobs of the store: last run, who ran it, how it ended, what is next",
-		Long: `Show the jobs of the store, or one in detail. LAST is the newest instant that ran or runs; RESULT
-is ok, failed, timeout, stopped, replaced, lost (its process died or lost the store; its command was ended) or
-running. With -o json everything that is known. Exit 1 if there is no such job.`,
+		Long: `Show the jobs of the store, or one in detail. LAST is the newest scheduled time that ran or runs;
+RESULT is ok, failed, timeout, stopped, replaced, lost (its process died or lost the store, and its command was
+ended) or running. -o json shows everything that is known. Exit 1 if there is no such job.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
@@ -193,7 +193,7 @@ func cronHistoryCommand(a *app) *cobra.Command {
 	limit := 50
 	c := &cobra.Command{
 		Use:   "history JOB",
-		Short: "Show what became of a job's instants, the newest first",
+		Short: "Show the runs of a job and what was missed, the newest first",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if limit < 1 || limit > 10000 {
@@ -216,16 +216,16 @@ func printRuns(a *app, runs []cron.RunInfo) error {
 	if a.output != "table" {
 		return a.writeJSON(runs)
 	}
-	rows := [][]string{{"INSTANT", "ATTEMPT", "RESULT", "EXIT", "TOOK", "BY", "NOTE"}}
+	rows := [][]string{{"SCHEDULED", "ATTEMPT", "RESULT", "EXIT", "TOOK", "BY", "NOTE"}}
 	for i, r := range runs {
 		note := clean(r.Text)
 		switch {
 		case r.Count > 0:
-			note = fmt.Sprintf("%d instants up to %s", r.Count, when(r.Upto))
+			note = fmt.Sprintf("%d scheduled times up to %s", r.Count, when(r.Upto))
 		case r.Afterword != "":
-			note = "told late: " + clean(r.Afterword)
+			note = "reported late: " + clean(r.Afterword)
 		case r.CatchUp && note == "":
-			note = "made up for"
+			note = "a missed time, run late"
 		}
 		rows = append(rows, []string{when(r.Instant), strconv.Itoa(r.Attempt), r.Result, exitOf(&runs[i]),
 			orDash(r.Took), orDash(r.By), note})
@@ -235,9 +235,9 @@ func printRuns(a *app, runs []cron.RunInfo) error {
 
 func cronMarkCommand(a *app, verb string) *cobra.Command {
 	what := map[string]struct{ verdict, short, done string }{
-		"pause": {cron.Paused, "Let no instant of a job run, on all machines, until it is resumed",
-			"paused: no instant counts until it is resumed"},
-		"resume": {cron.Resumed, "Let a paused job run again: what was due meanwhile is not made up for", "resumed"},
+		"pause": {cron.Paused, "Stop a job on all machines until it is resumed",
+			"paused on all machines until it is resumed"},
+		"resume": {cron.Resumed, "Let a paused job run again; what was due meanwhile is skipped", "resumed"},
 		"run":    {cron.Wanted, "Ask for one extra run of a job now", "one extra run was asked for"},
 	}[verb]
 	return &cobra.Command{

@@ -75,7 +75,7 @@ func TestACronThatCannotWorkIsOneLine(t *testing.T) {
 		{"-f " + good, exitUnreachable, "127.0.0.1:1"},
 		{"status", exitUnreachable, "127.0.0.1:1"},
 	} {
-		p := w.start(append([]string{"cron", "--timeout", "1s"}, strings.Fields(c.args)...)...)
+		p := w.start(append([]string{"cron", "-q", "--timeout", "1s"}, strings.Fields(c.args)...)...)
 		p.ends(c.code).complains(c.want).inOneLine()
 	}
 }

@@ -39,7 +39,10 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"run", "--ttl", "0", "n", "true"}, "", "--ttl 0s: use a positive duration"},
 		{[]string{"run", "--ttl", "-3s", "n", "true"}, "", "--ttl -3s: use a positive duration"},
 		{[]string{"run", "--ttl", "garbage", "n", "true"}, "", `"garbage" for "--ttl"`},
-		{[]string{"run", "--ttl", "10", "n", "true"}, "", `missing unit in duration "10"`},
+		{[]string{"run", "--ttl", "10", "n", "true"}, "", `10 what? write 10s`},
+		{[]string{"run", "n", "true"}, "PRIMACY_TTL=2.5", `PRIMACY_TTL="2.5"`},
+		{[]string{"run", "n", "true"}, "PRIMACY_TTL=2.5", "2.5 what? write 2.5s"},
+		{[]string{"run", "n", "--wait", "soon", "true"}, "", "give seconds, such as 2.5, or a duration"},
 		{[]string{"run", "n", "true"}, "PRIMACY_TTL=garbage", `PRIMACY_TTL="garbage"`},
 		{[]string{"run", "n", "true"}, "PRIMACY_WAIT=soon", `PRIMACY_WAIT="soon"`},
 		{[]string{"status"}, "PRIMACY_QUIET=perhaps", `PRIMACY_QUIET="perhaps"`},
@@ -47,6 +50,14 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"-o", "xml", "status"}, "", `--output "xml": use table, json or ndjson`},
 		{[]string{"run", "--wait", "-1s", "n", "true"}, "", "must not be negative"},
 		{[]string{"run", "--nosuch", "n", "true"}, "", "unknown flag: --nosuch"},
+		{[]string{"run", "--tll", "5s", "n", "true"}, "", "unknown flag: --tll; did you mean --ttl?"},
+		{[]string{"run", "n", "--tll", "5s", "--", "true"}, "", "unknown flag: --tll; did you mean --ttl?"},
+		{[]string{"run", "-ttl", "5s", "n", "true"}, "", "unknown flag: -ttl; did you mean --ttl?"},
+		{[]string{"history", "n", "--limits", "3"}, "", "unknown flag: --limits; did you mean --limit?"},
+		{[]string{"run", "--id", "", "n", "true"}, "", "--id is empty: leave it out to have HOST-PID-XXXX"},
+		{[]string{"run", "n", "--ttl", "0", "--", "true"}, "", "--ttl 0s: use a positive duration"},
+		{[]string{"run", "n", "--ttl", "5s"}, "", "run n: give a COMMAND"},
+		{[]string{"run", "n", "--ttl", "5s", "--"}, "", "run n: give a COMMAND"},
 
 		{[]string{"run", "", "true"}, "", "the name is empty"},
 		{[]string{"leader", ""}, "", "the name is empty"},
@@ -60,7 +71,7 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"run", "a\xffb", "true"}, "", `the name "a\xffb" is not valid UTF-8`},
 		{[]string{"resign", "a\xffb"}, "", `is not valid UTF-8`},
 		{[]string{"transfer", ""}, "", "the name is empty"},
-		{[]string{"drain", ""}, "", "give the ID of one candidate"},
+		{[]string{"drain", ""}, "", "give one HOST, or the ID of one candidate"},
 		{[]string{"lock", ""}, "", "the name is empty"},
 		{[]string{"resign", "--reason", long, "n"}, "", "--reason has 10000 bytes"},
 
@@ -76,6 +87,8 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"status", "a", "b"}, "", "at most 1"},
 		{[]string{"nosuch"}, "", `unknown command "nosuch"`},
 		{[]string{"statsu"}, "", `unknown command "statsu" for "primacy"; did you mean status?`},
+		{[]string{"staus"}, "", `unknown command "staus" for "primacy"; did you mean status?`},
+		{[]string{"cron", "staus"}, "", "did you mean cron status?"},
 		{[]string{"schema"}, "PRIMACY_STORE=embedded:", "schema: give --store postgres://"},
 		{[]string{"run", "n", "true"}, "XDG_RUNTIME_DIR=/dev/null", "folder for the state file: "},
 		{[]string{"dev", "--store", "etcd://h"}, "", "it must be embedded:DIR"},
@@ -156,10 +169,15 @@ func TestAClosedPortIs121AndNamed(t *testing.T) {
 	for _, args := range [][]string{{"run", "n", "true"}, {"status"}, {"leader", "n"}, {"observe", "n"},
 		{"resign", "n"}, {"transfer", "n"}, {"drain", "x"}, {"lock", "n", "true"}} {
 		args = append([]string{"--store", "etcd://127.0.0.1:1", "--timeout", "2s"}, args...)
-		p := w.start(args...).ends(exitUnreachable).inOneLine().complains("127.0.0.1:1", "refused")
-		if p.took > 12*time.Second {
+		p := w.start(args...).ends(exitUnreachable).complains("store unreachable for 2s: ", "127.0.0.1:1", "refused",
+			"waiting for the store for up to 2s (--timeout)")
+		if p.took < 2*time.Second || p.took > 12*time.Second {
 			t.Errorf("%v took %v", p, p.took)
 		}
+		if strings.Count(p.err.String(), "\n") != 2 { // that it waits, once, and how it ended
+			t.Errorf("%v: %q", p, p.err.String())
+		}
+		w.start(append([]string{"-q", "--timeout", "100ms"}, args...)...).ends(exitUnreachable).inOneLine()
 	}
 }
 

@@ -82,8 +82,11 @@ func endOf(term *primacy.Term, reason primacy.Reason, err error) event {
 // that hangs loses the oldest lines that wait. A nil one writes nothing.
 type eventLog struct {
 	file *os.File
+	to   string                           // as --events names it
+	say  func(format string, args ...any) // tells people of a loss
 
 	mu      sync.Mutex
+	lost    uint64 // lines that nobody will read
 	waiting []event
 	dropped uint64
 	closed  bool
@@ -96,13 +99,13 @@ const (
 	eventsFlush = 300 * time.Millisecond // that the last ones get at the end
 )
 
-// openEvents opens what --events names.
-func openEvents(to string) (*eventLog, error) {
+// openEvents opens what --events names; say tells people what goes wrong later.
+func openEvents(to string, say func(string, ...any)) (*eventLog, error) {
 	f, err := openEventsFile(to)
 	if err != nil {
 		return nil, fmt.Errorf("--events %s: %w", clean(to), err)
 	}
-	l := &eventLog{file: f, more: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &eventLog{file: f, to: clean(to), say: say, more: make(chan struct{}, 1), done: make(chan struct{})}
 	go l.run()
 	return l, nil
 }
@@ -155,6 +158,7 @@ func (l *eventLog) write(e event) {
 	if len(l.waiting) == eventsKept {
 		l.waiting = l.waiting[1:]
 		l.dropped++
+		l.lost++
 	}
 	l.waiting = append(l.waiting, e)
 	l.mu.Unlock()
@@ -190,11 +194,31 @@ func (l *eventLog) run() {
 		case !ok:
 			<-l.more
 		default:
-			if line, err := json.Marshal(e); err == nil {
-				// whoever read it is gone, or the disk is full: the command goes on
-				_, _ = l.file.Write(append(line, '\n'))
-			}
+			l.put(e)
 		}
+	}
+}
+
+// put writes one line. Where whoever read it is gone, or the disk is full, the command goes on and
+// people are told; the next line that can be written says how many are missing before it.
+func (l *eventLog) put(e event) {
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = l.file.Write(append(line, '\n'))
+	}
+	if err == nil {
+		return
+	}
+	l.mu.Lock()
+	first := l.lost == 0
+	l.lost++
+	l.dropped += e.Dropped + 1
+	l.mu.Unlock()
+	if first {
+		if pe := (*os.PathError)(nil); errors.As(err, &pe) {
+			err = pe.Err
+		}
+		l.say("warning: --events %s: %v: events are lost", l.to, err)
 	}
 }
 
@@ -212,6 +236,12 @@ func (l *eventLog) close() {
 	case <-l.done:
 		_ = l.file.Close()
 	case <-time.After(eventsFlush):
+	}
+	l.mu.Lock()
+	lost := l.lost + uint64(len(l.waiting))
+	l.mu.Unlock()
+	if lost > 0 {
+		l.say("warning: --events %s: %d events were lost", l.to, lost)
 	}
 }
 

@@ -20,9 +20,9 @@ func resignCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resign NAME",
 		Short: "Ask the leader to stop its work and let the next one lead",
-		Long: `Ask the leader of NAME to resign: it stops its work, then gives the name up, and the oldest
-candidate in the line leads. Waits until it has. Exit 1 if nobody leads, 124 if the leader has not resigned in
-the time given.`,
+		Long: `Ask the leader of NAME to resign: it stops its work, then gives the name up, and the candidate
+that has waited longest leads. Waits until it has resigned. Exit 1 if nobody leads, 124 if the leader has not
+resigned within --wait.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error { return r.make(cmd.Context(), a, args[0]) },
 	}
@@ -33,14 +33,16 @@ the time given.`,
 func transferCommand(a *app) *cobra.Command {
 	var r request
 	c := &cobra.Command{
-		Use:   "transfer NAME [--to ID]",
-		Short: "Ask the leader to stop its work and hand over to a candidate you name",
-		Long: `Ask the leader of NAME to hand over: it stops its work, and then the candidate with the ID given
-leads, although others may have waited longer; they keep waiting, behind it. Waits until it leads. Without --to
-the leader steps down: the same as 'primacy resign NAME'.
+		Use:     "transfer NAME [--to ID | --to HOST]",
+		Aliases: []string{"switchover"},
+		Short:   "Ask the leader to stop its work and hand over to a candidate you name",
+		Long: `Ask the leader of NAME to hand over: it stops its work, and then the candidate named by --to
+leads, although others may have waited longer; they keep waiting, behind it. Waits until it leads. HOST means the
+candidate whose ID is HOST-PID-XXXX, as those are that were given no --id. Without --to the leader steps down: the
+same as 'primacy resign NAME'.
 
-Exit 1 if nobody leads, if that candidate does not stand in the line (the leader is not asked then), or if
-another one leads in the end; 124 if the leader has not handed over in the time given. If the candidate leads
+Exit 1 if nobody leads, if no such candidate, or more than one, is waiting (the leader is not asked then), or if
+another one leads in the end; 124 if the leader has not handed over within --wait. If the candidate leads
 already, nothing is asked.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,14 +54,15 @@ already, nothing is asked.`,
 			return r.make(cmd.Context(), a, args[0])
 		},
 	}
-	c.Flags().StringVar(&r.to, "to", "", "the candidate to lead next (default: the oldest in the line)")
+	c.Flags().StringVar(&r.to, "to", "",
+		"the ID or the host of the candidate to lead next (default: the one that has waited longest)")
 	r.flags(c, "why, for the leader and the history", "how long to wait until it leads")
 	return c
 }
 
 // request is what resign, transfer and drain ask of a leader.
 type request struct {
-	to     string // who is to lead next; "": the oldest in the line
+	to     string // who is to lead next; "": who has waited longest
 	reason string
 	wait   time.Duration // until it is done
 }
@@ -95,6 +98,9 @@ func (r *request) make(ctx context.Context, a *app, name string) error {
 		if err != nil {
 			return err
 		}
+		if err := r.find(now); err != nil {
+			return err
+		}
 		if now.Leader != nil && now.Leader.ID == r.to {
 			a.say("%s leads %s already, under token %d", r.to, name, now.Leader.Token)
 			return printLeader(a, now)
@@ -116,6 +122,45 @@ func (r *request) make(ctx context.Context, a *app, name string) error {
 		return r.late(ctx, a, e, token)
 	}
 	return r.answered(a, st, token)
+}
+
+// find takes --to for a host if no candidate has it for its ID. What means nobody is left as it is:
+// the answer to the request then says who waits.
+func (r *request) find(now primacy.State) error {
+	if slices.ContainsFunc(now.Waiting, func(w primacy.Entry) bool { return w.ID == r.to }) ||
+		now.Leader != nil && now.Leader.ID == r.to {
+		return nil
+	}
+	whom, err := handover.Find(r.to, []primacy.State{now})
+	if err != nil {
+		return fail(exitNo, "transfer %s: --to: %w", now.Name, err)
+	}
+	if now.Leader != nil && whom.Means(now.Leader.ID) {
+		r.to = now.Leader.ID
+		return nil
+	}
+	switch ids := whom.In([]primacy.State{now}); len(ids) {
+	case 0:
+	case 1:
+		r.to = ids[0]
+	default:
+		return fail(exitNo, "transfer %s: %d candidates on %s are waiting: give --to the ID of one: %s", now.Name,
+			len(ids), r.to, listed(ids))
+	}
+	return nil
+}
+
+// listed names candidates for people, not too many.
+func listed(ids []string) string {
+	const most = 10
+	var out []string
+	for _, id := range ids[:min(most, len(ids))] {
+		out = append(out, clean(id))
+	}
+	if more := len(ids) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(out, ", "), more)
+	}
+	return strings.Join(out, ", ")
 }
 
 // late says that the leader was asked and leads still.
@@ -154,24 +199,26 @@ func stillStands(ctx context.Context, a *app, e *primacy.Election, id string) st
 	if err != nil || slices.ContainsFunc(st.Waiting, func(s primacy.Entry) bool { return s.ID == id }) {
 		return ""
 	}
-	return fmt.Sprintf("; %s stands in the line no more", id)
+	return fmt.Sprintf("; %s is not waiting any more", id)
 }
 
 func drainCommand(a *app) *cobra.Command {
 	var r request
 	c := &cobra.Command{
-		Use:   "drain ID",
-		Short: "Move everything that one candidate leads to others",
-		Long: `Ask the candidate ID, for each election that it leads, to hand over to the oldest candidate of
-another ID, and wait until it has: before a machine is taken out of service. What it leads where nobody else
-stands is left to it, and listed.
+		Use:   "drain HOST | ID",
+		Short: "Move everything that one machine or one candidate leads to others",
+		Long: `Ask each leader on HOST, or the one candidate with that ID, to hand over to the candidate that has
+waited longest elsewhere, and wait until it has: before a machine is taken out of service. HOST means all
+candidates whose ID is HOST-PID-XXXX, as those are that were given no --id. What no other candidate waits for is
+not moved, and listed.
 
-It may win again what it still stands for, once others leave: stop it before the next one goes. Locks do not
-move; their holders give them back. Exit 0 if it leads nothing any more; 1 if something is left because nobody
-else stands; 124 if something has not moved in the time given.`,
+A candidate that goes on waiting may lead again once others leave: stop it before you drain the next machine.
+Locks do not move; their holders give them back. Exit 0 if nothing is led there any more; 1 if there is no such
+candidate, or if something was not moved because nobody else waits for it; 124 if something was not moved within
+--wait.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return fmt.Errorf("give the ID of one candidate: 'primacy status' shows them")
+				return fmt.Errorf("give one HOST, or the ID of one candidate: 'primacy status' shows the leaders")
 			}
 			return nil
 		},
@@ -196,7 +243,8 @@ type moveJSON struct {
 // drained is what became of all that one candidate led.
 type drained struct {
 	*app
-	id    string
+	id    string   // as it was typed
+	known []string // the IDs that it means
 	moves []moveJSON
 }
 
@@ -220,8 +268,15 @@ func drainCandidate(ctx context.Context, a *app, id string, r request) error {
 	if err != nil {
 		return err
 	}
-	d := &drained{app: a, id: id}
-	m.Drain(ctx, id, states, d.tell)
+	whom, err := handover.Find(id, states)
+	if err != nil {
+		return fail(exitNo, "drain: %w", err)
+	}
+	d := &drained{app: a, id: id, known: whom.In(states)}
+	if len(d.known) > 1 || len(d.known) == 1 && d.known[0] != id {
+		a.say("on %s: %s", id, listed(d.known))
+	}
+	m.Drain(ctx, whom, states, d.tell)
 	return d.sum()
 }
 
@@ -234,7 +289,7 @@ func (d *drained) tell(move handover.Move) {
 	case d.output == "ndjson":
 		_ = d.writeJSON(m)
 	case m.Error != "":
-		fmt.Fprintf(d.stdout, "%s: %s: %s\n", clean(m.Name), m.Result, m.Error)
+		fmt.Fprintf(d.stdout, "%s: not moved: %s\n", clean(m.Name), m.Error)
 	case m.Leader == nil:
 		fmt.Fprintf(d.stdout, "%s: moved: nobody leads\n", clean(m.Name))
 	default:
@@ -280,6 +335,9 @@ func (d *drained) sum() error {
 	switch {
 	case code != 0:
 		return fail(code, "%s still leads %d of the %d it led", d.id, stays, len(d.moves))
+	case len(d.known) == 0:
+		return fail(exitNo, "no candidate has the ID %s or is on a host of that name: "+
+			"'primacy status -o json' shows all", d.id)
 	case len(d.moves) == 0:
 		d.say("%s leads nothing", d.id)
 	}

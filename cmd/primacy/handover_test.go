@@ -53,7 +53,7 @@ func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 	// Who leads already is not asked, and who does not stand neither; the line is named.
 	w.start("transfer", "n", "--to", "c").ends(0).says("c\n").complains("c leads n already, under token ")
 	w.start("transfer", "n", "--to",
-		"x").ends(exitNo).inOneLine().complains(`"x" does not stand in the line; waiting: `, `"b"`, `"d"`)
+		"x").ends(exitNo).inOneLine().complains(`"x" is not waiting for this election; waiting: `, `"b"`, `"d"`)
 	w.start("transfer", "other", "--to", "x").ends(exitNo).inOneLine().complains("nobody leads other")
 	if line["c"].out.String() != "up\n" {
 		t.Errorf("c stopped: %q", line["c"].out.String())
@@ -116,7 +116,8 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 	w.awaitLine("same", 2)
 	p := w.start("drain", "old", "--reason", "new kernel").ends(exitNo)
 	p.says("one: moved: new leads under token ", "two: moved: new leads under token ",
-		"alone: left: nobody else stands", "same: left: nobody else stands")
+		"alone: not moved: no other candidate is waiting",
+		"same: not moved: no other candidate is waiting")
 	p.complains("old still leads 2 of the 4 it led")
 	if strings.Contains(p.out.String(), "mine") || mine.out.String() != "up\n" {
 		t.Errorf("what another leads was touched: %q", p.out.String())
@@ -143,12 +144,50 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 	old[2].signal(syscall.SIGTERM).ends(0)
 	twin.signal(syscall.SIGTERM).ends(128 + 15)
 	old[3].signal(syscall.SIGTERM).ends(0)
-	if p := w.start("drain", "old", "-o", "json").ends(0); strings.TrimSpace(p.out.String()) != "[]" {
+	p = w.start("drain", "old", "-o", "json").ends(exitNo).complains("no candidate has the ID old")
+	if strings.TrimSpace(p.out.String()) != "[]" {
 		t.Errorf("got %q, want an empty array", p.out.String())
 	}
-	w.start("drain", "old").ends(0).complains("old leads nothing")
-	w.start("drain").ends(exitUsage).inOneLine().complains("give the ID of one candidate")
-	w.start("drain", "").ends(exitUsage).inOneLine().complains("give the ID of one candidate")
+	w.start("drain").ends(exitUsage).inOneLine().complains("give one HOST")
+	w.start("drain", "").ends(exitUsage).inOneLine().complains("give one HOST")
+}
+
+// Candidates without --id are HOST-PID-XXXX: an operator names the host. One host's name is the
+// beginning of another's here, and each host has two candidates.
+func TestAHostIsDrainedAndTransferredTo(t *testing.T) {
+	w := newWorld(t)
+	stand := func(id, name string, place int) *prog {
+		p := w.start("run", "--id", id, name, "sh", "-c", stops)
+		w.awaitLine(name, place)
+		return p
+	}
+	one, two := stand("web-2-71-aa01", "one", 1), stand("web-2-72-aa02", "two", 1)
+	stand("web-2-73-aa03", "one", 2) // of the same host: nothing moves there
+	stand("web-4411-aa04", "one", 3) // the host "web"
+	stand("web-20.example.com-5-aa05", "two", 2)
+	stand("web-20.example.com-6-aa06", "two", 3)
+	p := w.start("drain", "web-2").ends(0)
+	p.says("one: moved: web-4411-aa04 leads under token ", "two: moved: web-20.example.com-5-aa05 leads")
+	p.complains("on web-2: web-2-71-aa01, web-2-73-aa03, web-2-72-aa02")
+	one.ends(exitResigned)
+	two.ends(exitResigned)
+	w.start("drain", "web-2").ends(0).complains("web-2 leads nothing")
+	w.start("drain", "web-1").ends(exitNo).inOneLine().complains("no candidate has the ID web-1 or is on a host")
+	w.start("drain", "we").ends(exitNo).inOneLine().complains("no candidate has the ID we")
+
+	// By the short name of the host, by its whole name; a host with two candidates is told.
+	w.start("transfer", "two", "--to", "web-20").ends(0).complains("web-20.example.com-5-aa05 leads two already")
+	w.start("transfer", "one", "--to", "web-2").ends(0).says("web-2-73-aa03\n")
+	stand("web-20.example.com-7-aa07", "one", 2)
+	stand("web-20.example.com-8-aa08", "one", 3)
+	w.start("transfer", "one", "--to", "web-20.example.com").ends(exitNo).inOneLine().complains(
+		"2 candidates on web-20.example.com are waiting", "web-20.example.com-7-aa07, web-20.example.com-8-aa08")
+	w.start("transfer", "one", "--to", "web-20.example.com-8-aa08").ends(0).says("web-20.example.com-8-aa08\n")
+	w.start("transfer", "one", "--to", "web-1").ends(exitNo).inOneLine().complains(
+		`"web-1" is not waiting for this election`)
+	stand("web-20.other.net-9-aa09", "two", 3)
+	w.start("drain", "web-20").ends(exitNo).inOneLine().complains(
+		"web-20 may be any of the hosts web-20.example.com, web-20.other.net")
 }
 
 // One that does not stop is told as late, and the exit code says so.

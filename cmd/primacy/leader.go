@@ -21,21 +21,21 @@ func leaderCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "leader NAME",
 		Short: "Print who leads, or ask whether it is me",
-		Long: `Print the ID of the leader of NAME; exit 1 if nobody leads. Of a lock: of its holder, or a line
-for each where several share it.
+		Long: `Print the ID of the leader of NAME; exit 1 if nobody leads. For a lock: the ID of its holder, or one
+ID per line if several share it.
 
   primacy leader billing                   who leads
   primacy leader billing --is web-1        exit 0 if web-1 leads, else 1
   primacy leader billing --is-me           the same for --id or PRIMACY_ID
   primacy leader billing --wait 30s        wait until there is one (with --is, --is-me: until it is that one)
-  primacy leader billing --valid           in a command of 'primacy run': may it still lead? Asks no network.`,
+  primacy leader billing --valid           within a command of 'primacy run': does it still lead? Needs no network.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error { return showLeader(cmd.Context(), a, args[0], o) },
 	}
 	f := c.Flags()
 	f.BoolVar(&o.isMe, "is-me", false, "exit 0 if --id (or PRIMACY_ID) leads, else 1")
 	f.StringVar(&o.is, "is", "", "exit 0 if the candidate with this ID leads, else 1")
-	f.DurationVar(&o.wait, "wait", 0, "wait at most so long until there is one")
+	f.DurationVar(&o.wait, "wait", 0, "wait at most so long until there is one: seconds, such as 2.5, or 2m")
 	f.BoolVar(&o.valid, "valid", false, "exit 0 if the term in PRIMACY_STATE_FILE is still valid, else 1; no network")
 	c.MarkFlagsMutuallyExclusive("is-me", "is", "valid")
 	return c
@@ -123,10 +123,14 @@ func printLeader(a *app, st primacy.State) error {
 }
 
 func observeCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	var once bool
+	c := &cobra.Command{
 		Use:     "observe NAME...",
 		Aliases: []string{"watch"},
-		Short:   "Follow who leads: a line now and one for each change",
+		Short:   "Follow who leads: print who leads now, and each change",
+		Long: `Print who leads each NAME now, and again after each change, until a signal ends it. While the
+store does not answer it says so, with who led last; changes that a later one replaced meanwhile are skipped.
+With --once print who leads now, and end.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return fmt.Errorf("give at least one NAME")
@@ -138,11 +142,13 @@ func observeCommand(a *app) *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return showChanges(cmd.Context(), a, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return showChanges(cmd.Context(), a, args, once) },
 	}
+	c.Flags().BoolVar(&once, "once", false, "print who leads now, and end")
+	return c
 }
 
-func showChanges(ctx context.Context, a *app, names []string) error {
+func showChanges(ctx context.Context, a *app, names []string, once bool) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
@@ -158,6 +164,9 @@ func showChanges(ctx context.Context, a *app, names []string) error {
 	defer done()
 	if a.output == "json" {
 		a.output = "ndjson" // a stream is one object a line
+	}
+	if once {
+		return showNow(ctx, a, s, names)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -179,6 +188,22 @@ func showChanges(ctx context.Context, a *app, names []string) error {
 	wg.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
+	}
+	return nil
+}
+
+// showNow prints who leads each of the names now.
+func showNow(ctx context.Context, a *app, s *primacy.Session, names []string) error {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	for _, n := range names {
+		st, err := s.Election(n).State(ctx)
+		if err != nil {
+			return err
+		}
+		if err := printChange(a, st, nil); err != nil {
+			return err
+		}
 	}
 	return nil
 }

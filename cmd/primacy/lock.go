@@ -5,11 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,58 +17,63 @@ import (
 type lockOptions struct {
 	nonblock, shared, exclusive bool
 	slots, conflict             int
-	wait                        seconds
 	command                     string
 }
 
 func lockCommand(a *app) *cobra.Command {
 	var o lockOptions
+	var command []string
 	r := newRunner(a, contest{
 		lock: true, has: "holds the lock", right: "the lock on", missed: "not holding the lock", role: "holder",
 	})
 	c := &cobra.Command{
-		Use: "lock [flags] NAME [[--] COMMAND [ARG...]]",
+		Use: "lock NAME [flags] [[--] COMMAND [ARG...]]",
 
 		DisableFlagsInUseLine: true,
 		Short:                 "Run a command while holding a lock: flock(1) for the fleet",
-		Long: `Wait for the lock NAME, run COMMAND while holding it, and give it back. First come, first served,
-on all machines of the store.
+		Long: `Wait for the lock NAME, run COMMAND while holding it, and release it. First come, first served, on
+all machines that use the store.
 
-  primacy lock backup -- restic backup /srv         wait for it, then run
-  primacy lock -n -q nightly -- ./report            only if it is free; elsewhere: nothing, exit 124
-  primacy lock -w 30 -E 0 nightly -- ./report       wait 30 s at most; not having got it is no failure
-  primacy lock -s catalog -- ./read                 many read, or one (without -s) writes
-  primacy lock --slots 3 build -- make              at most three at once; all must name the same number
+  primacy lock backup -- restic backup /srv         wait for the lock, then run
+  primacy lock -n -q nightly -- ./report            only if it is free; if not: no output, exit 124
+  primacy lock -w 30 -E 0 nightly -- ./report       wait 30 s at most; exit 0 if it was not free
+  primacy lock -s catalog -- ./read                 shared: many readers, or one writer (without -s)
+  primacy lock --slots 3 build -- make              at most three at once; all must give the same number
   primacy lock deploy -c 'cd /srv && ./up'          through a shell: $SHELL, or /bin/sh
   primacy lock maintenance                          hold it until ^C, or a SIGTERM or SIGHUP
 
-Options stand before NAME; what follows it is the command's. Without -c there is no shell. The command is
-supervised as by 'primacy run': when the lock is lost its whole process tree gets SIGTERM --stop-timeout before
-the deadline, and SIGKILL in time for it, also when this process itself is killed or frozen. When it is killed,
-its guardian also gives the lock back, as soon as nothing of the command is left. Its environment is that of
-'primacy run'; the fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is 65,536
+Flags of primacy go before COMMAND; what follows COMMAND is its own. Without -c there is no shell. COMMAND is
+supervised as by 'primacy run': when the lock is lost, its whole process tree gets SIGTERM --stop-timeout before
+the deadline, and SIGKILL before the deadline, also when this process itself is killed or frozen. When it is
+killed, its guardian releases the lock as soon as nothing of COMMAND is left. COMMAND has the environment that
+'primacy run' gives. The fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is 65,536
 times the claim's number that 'primacy status' shows, or a little more.)
 
-Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim), and
-exits 122 with a line on stderr in the moment in which it is lost. Nothing is stopped then but this process:
-what relies on the lock must look.
+Without COMMAND it prints one line on stdout once the lock is held (-o json: name, id, token and claim). It exits
+122 with a message on stderr as soon as the lock is lost. It stops nothing but itself: whatever relies on the
+lock must watch for that.
 
-A lock and an election of one name exclude each other. A lock inside a command that holds the same one already
+A lock and an election of one name exclude each other. A lock inside a command that holds the same lock already
 is refused.
 
 Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 lock lost
-while it ran; 123 resigned on purpose ('primacy resign'); 124, or that of -E, not acquired with -n or -w; 125
-usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signal ended it.`,
-		Args: func(_ *cobra.Command, args []string) error {
+while it ran; 123 resigned on purpose ('primacy resign'); 124, or the code of -E, not acquired with -n or -w; 125
+usage; 126/127 command not executable/not found. Without COMMAND: 0 if a signal ended it.`,
+		Args: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 0 {
 				return errors.New("give the NAME of a lock")
 			}
-			return primacy.CheckName(args[0])
+			r.name, command = args[0], args[1:]
+			if cmd.ArgsLenAtDash() != 0 {
+				if command, err = afterName(cmd, command); err != nil {
+					return err
+				}
+			}
+			return primacy.CheckName(r.name)
 		},
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			changed := cmd.Flags().Changed
-			r.name = args[0]
-			if r.args, err = o.commandOf(args, changed("command")); err == nil {
+			if r.args, err = o.commandOf(command, changed("command")); err == nil {
 				err = o.check(changed)
 			}
 			if err != nil {
@@ -83,46 +84,38 @@ usage; 126/127 command not executable/not found. Without COMMAND: 0 when a signa
 		},
 	}
 	f := c.Flags()
-	f.SetInterspersed(false) // what follows NAME belongs to the command
-	f.BoolVarP(&o.nonblock, "nonblock", "n", false, "give up (exit 124) at once if it is not free")
-	f.VarP(&o.wait, "wait", "w",
-		"give up (exit 124) when it is not held after so long: seconds, such as 2.5, or 2m; 0: as -n")
-	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "the exit code of giving up, 0 to 255")
-	f.BoolVarP(&o.shared, "shared", "s", false, "hold it beside others that share it: for reading")
+	f.SetInterspersed(false) // what follows NAME is read by afterName: COMMAND has flags of its own
+	f.BoolVarP(&o.nonblock, "nonblock", "n", false, "give up (exit 124) at once if the lock is not free")
+	f.DurationVarP(&r.wait, "wait", "w", 0,
+		"give up (exit 124) if not acquired after this time: seconds, such as 2.5, or 2m; 0: as -n")
+	f.IntVarP(&o.conflict, "conflict-exit-code", "E", exitNotAcquired, "the exit code when giving up, 0 to 255")
+	f.BoolVarP(&o.shared, "shared", "s", false, "share it with others who use -s: for reading")
 	f.BoolVarP(&o.exclusive, "exclusive", "x", false, "hold it alone (default)")
 	f.BoolVarP(&o.exclusive, "ex", "e", false, "as -x")
 	_ = f.MarkHidden("ex")
-	f.IntVar(&o.slots, "slots", 0, fmt.Sprintf("a semaphore: so many hold it at once, 1 to %d", primacy.MaxSlots))
-	f.StringVarP(&o.command, "command", "c", "", "run this through $SHELL -c, or /bin/sh -c")
+	f.IntVar(&o.slots, "slots", 0,
+		fmt.Sprintf("a semaphore: at most so many hold it at once, 1 to %d", primacy.MaxSlots))
+	f.StringVarP(&o.command, "command", "c", "", "run this by $SHELL -c, or /bin/sh -c")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0,
-		"from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
+		"time from SIGTERM to SIGKILL when the lock is lost (default a tenth of the ttl)")
 	r.bothFlags(f)
 	r.own = ownVariables(f)
 	return c
 }
 
-// commandOf returns the command to run. As with flock, -c may stand behind the name.
-func (o lockOptions) commandOf(args []string, viaShell bool) ([]string, error) {
-	shell := func(s string) []string { return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", s} }
-	rest := args[1:]
+// commandOf returns the command to run; rest is what follows NAME and its flags.
+func (o lockOptions) commandOf(rest []string, viaShell bool) ([]string, error) {
 	switch {
 	case viaShell && len(rest) > 0:
-		return nil, fmt.Errorf("-c and the command %s exclude each other", clean(rest[0]))
+		return nil, fmt.Errorf("-c takes one argument: quote the whole command, or leave out %s", clean(rest[0]))
 	case viaShell:
-		return shell(o.command), nil
+		return []string{cmp.Or(os.Getenv("SHELL"), "/bin/sh"), "-c", o.command}, nil
 	case len(rest) == 0:
 		return nil, nil
 	case rest[0] == "--" && len(rest) == 1:
 		return nil, errors.New("give a COMMAND after --, or leave the -- out to hold the lock until a signal")
 	case rest[0] == "--":
 		return rest[1:], nil
-	case (rest[0] == "-c" || rest[0] == "--command") && len(rest) == 2:
-		return shell(rest[1]), nil
-	case rest[0] == "-c" || rest[0] == "--command":
-		return nil, fmt.Errorf("%s takes one argument: quote the whole command", rest[0])
-	case strings.HasPrefix(rest[0], "-"):
-		return nil, fmt.Errorf("options stand before NAME: put %s there, or write -- before a command of that name",
-			clean(rest[0]))
 	}
 	return rest, nil
 }
@@ -148,7 +141,7 @@ func (o lockOptions) check(changed func(string) bool) error {
 
 // apply says to the runner how the lock is won.
 func (o lockOptions) apply(r *runner, limited bool) {
-	r.wait, r.late = time.Duration(o.wait), o.conflict
+	r.late = o.conflict
 	r.try = o.nonblock || limited && r.wait == 0
 	if r.slots = o.slots; o.shared {
 		r.slots = driver.Unlimited
@@ -167,37 +160,6 @@ func (o lockOptions) apply(r *runner, limited bool) {
 		return way(ctx)
 	}
 }
-
-// seconds is a flag that takes flock's plain seconds beside durations.
-type seconds time.Duration
-
-// Set reads "5", "2.5", "1m30s".
-func (s *seconds) Set(v string) error {
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		n, ferr := strconv.ParseFloat(v, 64)
-		if ferr != nil || math.IsNaN(n) || math.Abs(n) > math.MaxInt64/1e9-1 {
-			return errors.New("give seconds, such as 2.5, or a duration, such as 2m")
-		}
-		d = time.Duration(n * float64(time.Second))
-	}
-	if d < 0 {
-		return errors.New("it must not be negative")
-	}
-	*s = seconds(d)
-	return nil
-}
-
-// String returns the duration; nothing for none, so that the help shows no default.
-func (s *seconds) String() string {
-	if *s == 0 {
-		return ""
-	}
-	return time.Duration(*s).String()
-}
-
-// Type names the flag's value in the help.
-func (s *seconds) Type() string { return "duration" }
 
 // heldLine is what a lock without a command prints with -o json. 64-bit numbers are strings.
 type heldLine struct {
@@ -245,7 +207,7 @@ func (r *runner) tellHeld(term *primacy.Term) error {
 	if _, err := fmt.Fprintln(r.stdout, r.won(r.session.ID(), term)); err != nil {
 		return err
 	}
-	r.say("^C, SIGTERM or SIGHUP gives it back")
+	r.say("^C, SIGTERM or SIGHUP releases it")
 	return nil
 }
 

@@ -75,13 +75,16 @@ func TestALockThatCannotWorkIsOneLine(t *testing.T) {
 		{"--slots 0 n true", "", exitUsage, "--slots 0: use 1 to 1000"},
 		{"--slots -1 n true", "", exitUsage, "--slots -1: use 1 to 1000"},
 		{"--slots 1001 n true", "", exitUsage, "--slots 1001: use 1 to 1000"},
-		{"-c true n true", "", exitUsage, "-c and the command true exclude each other"},
-		{"n -c", "", exitUsage, "-c takes one argument"},
+		{"-c true n true", "", exitUsage, "-c takes one argument: quote the whole command"},
+		{"n -c", "", exitUsage, "flag needs an argument: 'c' in -c"},
 		{"n -c echo x", "", exitUsage, "-c takes one argument"},
 		{"", "", exitUsage, "give the NAME of a lock"},
 		{"-n", "", exitUsage, "give the NAME of a lock"},
 		{"n --", "", exitUsage, "give a COMMAND after --"},
-		{"n -n true", "", exitUsage, "options stand before NAME: put -n there"},
+		{"n -n --", "", exitUsage, "give a COMMAND after --"},
+		{"n -n --slots 0 -- true", "", exitUsage, "--slots 0: use 1 to 1000"},
+		{"n --slot 3 true", "", exitUsage, "unknown flag: --slot; did you mean --slots?"},
+		{"n -- -n true", "", 127, "command not found: -n: flags of primacy go before the --"},
 		{"-E 256 n true", "", exitUsage, "-E 256: an exit code is 0 to 255"},
 		{"-E -1 n true", "", exitUsage, "-E -1: an exit code is 0 to 255"},
 		{"-E x n true", "", exitUsage, `invalid argument "x" for "-E, --conflict-exit-code"`},
@@ -93,8 +96,8 @@ func TestALockThatCannotWorkIsOneLine(t *testing.T) {
 		{"--stop-timeout -1s n true", "", exitUsage, "must not be negative"},
 		{"n nosuchcommand", "", 127, "command not found: nosuchcommand"},
 		{"n /etc", "", 126, "command not executable: /etc"},
-		{"n true", "", exitUnreachable, "127.0.0.1:1"},
-		{"n", "", exitUnreachable, "127.0.0.1:1"},
+		{"-q n true", "", exitUnreachable, "127.0.0.1:1"},
+		{"n -q", "", exitUnreachable, "127.0.0.1:1"},
 	} {
 		p := w.with(c.env).start(append([]string{"lock", "--timeout", "2s"}, strings.Fields(c.args)...)...)
 		p.ends(c.code).inOneLine().complains(c.want)
@@ -114,6 +117,7 @@ func TestALockOnASilentStoreIs121(t *testing.T) {
 	}
 }
 
+// On every verb --wait takes flock's seconds and durations.
 func TestSecondsAreFlocksAndOurs(t *testing.T) {
 	for in, want := range map[string]time.Duration{
 		"0": 0, "5": 5 * time.Second, "2.5": 2500 * time.Millisecond, ".25": 250 * time.Millisecond,
@@ -122,9 +126,16 @@ func TestSecondsAreFlocksAndOurs(t *testing.T) {
 		"": -1, "-1": -1, "-1s": -1, "nan": -1, "inf": -1, "-inf": -1, "1e10": -1, "5 ": -1, "5x": -1, "1,5": -1,
 		"9223372030": 9223372030 * time.Second, "9223372037": -1,
 	} {
-		var s seconds
-		if err := s.Set(in); (err != nil) != (want < 0) || err == nil && time.Duration(s) != want {
-			t.Errorf("%q: got %v, %v; want %v", in, time.Duration(s), err, want)
+		root := rootCommand(&app{})
+		for _, verb := range []string{"lock", "run", "leader", "resign", "transfer", "drain", "top"} {
+			c, _, err := root.Find([]string{verb})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.Flags().Set("wait", in)
+			if got, _ := c.Flags().GetDuration("wait"); (err != nil) != (want < 0) || err == nil && got != want {
+				t.Errorf("%s --wait %q: got %v, %v; want %v", verb, in, got, err, want)
+			}
 		}
 	}
 }

@@ -81,7 +81,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	code := codeOf(err)
 	var e *exitError
 	if !errors.As(err, &e) || e.err != nil {
-		fmt.Fprintf(a.stderr, "primacy: %s\n", oneLine(err))
+		fmt.Fprintf(a.stderr, "primacy: %s%s\n", oneLine(err), advice(err, a.store))
 	}
 	return code
 }
@@ -115,9 +115,12 @@ store you already run.
   primacy demo                         three candidates on this machine, one is killed, one is frozen
   primacy run billing -- ./invoicer    run a command while leading; start it on as many machines as you like
 
+Words: the candidates for a NAME wait in a queue; the oldest one leads, under a token that is larger than all
+before it. Leadership lives on a lease in the store, which ends a ttl after its last renewal.
+
 Exit codes: the command's own; 121 store unreachable before start, 122 leadership lost while it ran, 123
 resigned on purpose, 124 not acquired in time, 125 usage or own failure, 126/127 command not executable/not
-found; 1 only answers a question with no.`,
+found; 1 means that the answer to a question is no.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -129,22 +132,35 @@ found; 1 only answers a question with no.`,
 	}
 	f := root.PersistentFlags()
 	f.StringVarP(&a.store, "store", "S", "",
-		"where leases live: a URL, see primacy help stores, or embedded:DIR (default: embedded, in your state folder)")
-	f.StringVar(&a.id, "id", "", "this candidate's identity (default HOSTNAME-PID-XXXX)")
+		"the store: a URL, see 'primacy help stores', or embedded:DIR (default: embedded, in your state folder)")
+	f.StringVar(&a.id, "id", "", "this candidate's identity (default HOST-PID-XXXX)")
 	f.DurationVar(&a.ttl, "ttl", primacy.DefaultTTL, "time to live of the lease")
-	f.DurationVar(&a.timeout, "timeout", 10*time.Second, "time limit for the first answer of the store")
+	f.DurationVar(&a.timeout, "timeout", 0,
+		"how long to wait for the store at startup (default 10s; 1m for run, cron and serve)")
 	f.StringVarP(&a.output, "output", "o", "table", "table, json or ndjson")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "write a debug log to stderr")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "write only errors to stderr")
 	f.StringVar(&a.configPath, "config", "",
-		"a TOML file with flags by name, in a [table] for each verb (flag before environment before file)")
+		"a TOML file of flags, with a [table] for each command; a flag overrides the environment, and that the file")
 	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a),
 		transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a),
 		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(), serveCommand(a), cronCommand(a))
 	root.AddCommand(schemaCommand(a), storesTopic())
 	addCompletions(a, root)
+	root.SetFlagErrorFunc(flagError)
+	withUnits(root)
 	return root
 }
+
+// How long a store is waited for at startup. Who stays starts together with the store, as in one
+// compose file: a minute is less than the 90 s in which systemd wants to hear of a start.
+const (
+	askTimeout  = 10 * time.Second
+	stayTimeout = time.Minute
+)
+
+// stays marks the verbs that stay: they wait longer for the store.
+const stays = "primacy-stays"
 
 // prepare fills flags that were not given from the environment (PRIMACY_STORE for --store), then
 // from the file of --config, and checks those on all verbs.
@@ -183,8 +199,20 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if a.ttl <= 0 { // 0 would be the library's default: not what was asked for
 		return fmt.Errorf("--ttl %v: use a positive duration, such as %v", a.ttl, primacy.DefaultTTL)
 	}
-	if a.timeout <= 0 {
+	switch {
+	case a.timeout > 0:
+	case flags.Changed("timeout"):
 		return fmt.Errorf("--timeout %v: use a positive duration, such as 10s", a.timeout)
+	case cmd.Annotations[stays] != "":
+		a.timeout = stayTimeout
+	default:
+		a.timeout = askTimeout
+	}
+	if a.id == "" && flags.Changed("id") { // an empty variable, most likely
+		return errors.New("--id is empty: leave it out to have HOST-PID-XXXX")
+	}
+	for _, w := range misspelt(cmd.Root(), os.Environ()) {
+		a.say("warning: %s", w)
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func TestEventsThatNobodyTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &eventLog{file: pw, more: make(chan struct{}, 1), done: make(chan struct{})}
+	l := &eventLog{file: pw, say: t.Logf, more: make(chan struct{}, 1), done: make(chan struct{})}
 	for i := range eventsKept + 44 {
 		l.write(event{Event: "e", PID: i + 1})
 	}

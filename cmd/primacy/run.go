@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,44 +23,58 @@ import (
 func runCommand(a *app) *cobra.Command {
 	var value string
 	var o primacy.CampaignOptions
+	var words []string // NAME and COMMAND
+	var dashFirst bool
 	r := newRunner(a, contest{
 		has: "leads", right: "leadership of", missed: "not leading", late: exitNotAcquired, role: "leader",
 	})
 	c := &cobra.Command{
-		Use:         "run NAME [--] COMMAND [ARG...]",
-		Short:       "Stand for election and run a command only while leading",
-		Annotations: map[string]string{configArgs: "NAME and COMMAND"},
-		Long: `Stand for election and run COMMAND only while leading. The command is started directly, without a
-shell, and never outlives its right to run: when leadership is lost its whole process tree gets SIGTERM
---stop-timeout before the deadline, and SIGKILL in time for it, also when this process itself is killed or
-frozen (a small guardian process sees to it). When this process is killed, the guardian also gives leadership up
-as soon as nothing of the command is left, so that the next candidate need not wait for the ttl.
+		Use:         "run NAME [flags] [--] COMMAND [ARG...]",
+		Short:       "Run a command on one machine at a time: only while leading",
+		Annotations: map[string]string{configArgs: "NAME and COMMAND", stays: "yes"},
+		Long: `Join the queue of candidates for NAME, and run COMMAND while leading. Of all that run this with one NAME
+one leads at a time: first come, first served.
 
-In its environment: PRIMACY_NAME, PRIMACY_ID, PRIMACY_TOKEN (send it with every write), PRIMACY_TTL_MS,
-PRIMACY_ROLE, PRIMACY_STATE_FILE ('primacy leader NAME --valid' reads it), PRIMACY_HELD (what it and those
-around it hold: a run or lock of the same name inside would wait for itself, and is refused), and PRIMACY_STORE
-unless that holds a password.
+  primacy run billing -- ./invoicer --verbose
+  primacy run billing --ttl 5s ./invoicer --verbose     flags of primacy go before COMMAND
 
---standby, --on-elected, --on-deposed and --on-leader-change take one shell line each (/bin/sh -c). The standby
-is what runs here while somebody else leads: it is gone, with all it started, before COMMAND starts. A hook has
---hook-timeout; PRIMACY_EVENT says which it is, PRIMACY_LEADER who leads. on-elected runs before COMMAND, in the
-term; if it fails COMMAND starts all the same. on-deposed runs when nothing of COMMAND is left, beside the
-release and not before it: PRIMACY_REASON says why the term ended.
+COMMAND is started directly, without a shell, and does not outlive its leadership: when that is lost, its whole
+process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL before the deadline. That holds also
+when this process itself is killed or frozen: a guardian process keeps the deadline too. When this process is
+killed, the guardian gives leadership up as soon as nothing of COMMAND is left, so that the next candidate need
+not wait for the ttl.
 
-Under systemd (Type=notify) it reports READY=1, STATUS=, STOPPING=1 and WATCHDOG=1; as process 1 of a
-container it reaps orphans. With --config, NAME and COMMAND may be 'name' and 'command' of the table [run].
+Environment of COMMAND: PRIMACY_NAME, PRIMACY_ID, PRIMACY_TOKEN (send it with every write), PRIMACY_TTL_MS,
+PRIMACY_ROLE, PRIMACY_STATE_FILE (read by 'primacy leader NAME --valid'), PRIMACY_HELD (the names held by COMMAND
+and the commands around it: a run or lock of one of them inside would wait for itself, and is refused), and
+PRIMACY_STORE, unless it contains a password.
+
+--standby, --on-elected, --on-deposed and --on-leader-change each take one shell line (/bin/sh -c). The standby
+runs here while somebody else leads. It is gone, with all it started, before COMMAND starts. The other three are
+hooks, limited by --hook-timeout; PRIMACY_EVENT says which one it is, PRIMACY_LEADER who leads. on-elected runs
+before COMMAND, as part of the term; COMMAND starts even if it fails. on-deposed runs when nothing of COMMAND is
+left, at the same time as the release: the next leader may lead already. PRIMACY_REASON says why the term ended.
+
+Under systemd (Type=notify) it sends READY=1, STATUS=, STOPPING=1 and WATCHDOG=1. As process 1 of a container it
+reaps zombie processes. With --config, NAME and COMMAND may be 'name' and 'command' of the table [run].
 
 Exit codes: the command's own, 128+n if it died of signal n; 121 store unreachable before start; 122 leadership
-lost while it ran; 123 resigned on purpose; 124 not acquired within --wait; 125 usage; 126/127 command not
+lost while it ran; 123 resigned on purpose; 124 not leading within --wait; 125 usage; 126/127 command not
 executable/not found.`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || cmd.ArgsLenAtDash() == 0 { // they may stand in the file, or NAME may
+		Args: func(cmd *cobra.Command, args []string) (err error) {
+			words, dashFirst = args, cmd.ArgsLenAtDash() == 0
+			if len(args) == 0 || dashFirst { // they may stand in the file, or NAME may
 				return nil
 			}
+			command, err := afterName(cmd, args[1:])
+			if err != nil {
+				return err
+			}
+			words = append(args[:1:1], command...)
 			return primacy.CheckName(args[0])
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := r.named(args, cmd.ArgsLenAtDash() == 0); err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := r.named(words, dashFirst); err != nil {
 				return err
 			}
 			if o.Priority < 0 || o.Steady < 0 {
@@ -73,14 +88,15 @@ executable/not found.`,
 		},
 	}
 	f := c.Flags()
-	f.SetInterspersed(false) // what follows NAME belongs to the command
-	f.DurationVar(&r.wait, "wait", 0, "give up (exit 124) when not leading after so long; 0: wait for ever")
+	f.SetInterspersed(false) // what follows NAME is read by afterName: COMMAND has flags of its own
+	f.DurationVar(&r.wait, "wait", 0,
+		"give up (exit 124) if not leading after this time: seconds, such as 2.5, or 2m; 0: wait for ever")
 	f.DurationVar(&r.stopTimeout, "stop-timeout", 0,
-		"from SIGTERM to SIGKILL when leadership ends (default a tenth of the ttl)")
-	f.StringVar(&value, "value", "", "what observers see beside the ID")
-	f.IntVar(&o.Priority, "priority", 0, "above 0: a leader of a smaller priority is asked to hand over")
+		"time from SIGTERM to SIGKILL when leadership ends (default a tenth of the ttl)")
+	f.StringVar(&value, "value", "", "a text that observers see beside the ID, such as an address")
+	f.IntVar(&o.Priority, "priority", 0, "above 0: ask a leader of a smaller priority to hand over")
 	f.DurationVar(&o.Steady, "steady", 0,
-		"how long to stand in the line before it is asked (default three times the ttl)")
+		"how long to wait in the queue before asking it (default three times the ttl)")
 	r.bothFlags(f)
 	r.runFlags(f)
 	r.own = ownVariables(f)
@@ -147,27 +163,29 @@ type lifeOptions struct {
 
 // bothFlags are those of run and lock.
 func (o *lifeOptions) bothFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.notify, "notify", "candidate", "when systemd gets READY=1: candidate (in line) or leader")
+	f.StringVar(&o.notify, "notify", "candidate",
+		"when to send READY=1 to systemd: candidate (once in the queue) or leader")
 	f.StringVar(&o.onUnreachable, "on-unreachable", "stop-at-deadline",
-		"when the store does not answer: stop-at-deadline, or stop-now (at the first renewal that fails)")
-	f.StringVar(&o.eventsTo, "events", "", "write what happens as NDJSON to a FILE, or fd:N")
-	f.StringVar(&o.statusAt, "status", "", "answer /leader /livez /readyz /metrics over HTTP at HOST:PORT or unix:PATH")
+		"if the store does not answer: stop-at-deadline, or stop-now (at the first renewal that fails)")
+	f.StringVar(&o.eventsTo, "events", "", "write each event as a line of JSON to a FILE, or fd:N")
+	f.StringVar(&o.statusAt, "status", "",
+		"serve /leader, /livez, /readyz and /metrics over HTTP at HOST:PORT or unix:PATH")
 }
 
 // runFlags are run's alone.
 func (o *lifeOptions) runFlags(f *pflag.FlagSet) {
-	f.StringVar(&o.onLost, "on-lost", "exit", "when leadership is lost: exit (122), or recampaign (get in line again)")
+	f.StringVar(&o.onLost, "on-lost", "exit", "if leadership is lost: exit (122), or recampaign (join the queue again)")
 	f.StringVar(&o.onExit, "on-exit", "resign",
-		"when COMMAND ends: resign and exit with its status, or restart it in the same term")
+		"when COMMAND ends: resign (and exit with its status), or restart it in the same term")
 	f.StringVar(&o.standbyLine, "standby", "", "a shell line to run while somebody else leads")
 	f.StringVar(&o.onElected, "on-elected", "", "a shell line to run before COMMAND")
 	f.StringVar(&o.onDeposed, "on-deposed", "", "a shell line to run when a term has ended")
 	f.StringVar(&o.onLeaderChange, "on-leader-change", "",
-		"a shell line to run whenever somebody else leads, or nobody")
+		"a shell line to run when another candidate begins to lead, or nobody leads")
 	f.DurationVar(&o.backoff, "backoff", 30*time.Second,
 		"when COMMAND failed soon after its start the last times on this host, wait before standing again: 1s, "+
 			"twice as long each time, at most this; 0: never")
-	f.DurationVar(&o.hookTimeout, "hook-timeout", 10*time.Second, "time limit for each of the three hooks")
+	f.DurationVar(&o.hookTimeout, "hook-timeout", 10*time.Second, "time limit of each of the three hooks")
 }
 
 // check refuses what makes no sense. A lock has none of run's flags.
@@ -253,7 +271,13 @@ func (r *runner) run(ctx context.Context) error {
 	}
 	if len(r.args) > 0 {
 		if _, err := supervise.LookPath(r.args); err != nil {
+			if strings.HasPrefix(r.args[0], "-") { // behind a --
+				err = fmt.Errorf("%w: flags of primacy go before the --", err)
+			}
 			return startError(err) // before the contest: a misspelt command must not win it
+		}
+		if closedOutput(os.Stdout) {
+			r.say("warning: standard output is closed: what the command writes there goes to /dev/null")
 		}
 		if _, err := runtimeDir(); err != nil {
 			return err // nor one that gets no state file
@@ -292,7 +316,7 @@ func (r *runner) run(ctx context.Context) error {
 // what closes them with how it ended.
 func (r *runner) beginReports() (end func(error), err error) {
 	if r.eventsTo != "" {
-		if r.log, err = openEvents(r.eventsTo); err != nil {
+		if r.log, err = openEvents(r.eventsTo, r.say); err != nil {
 			return nil, err
 		}
 	}

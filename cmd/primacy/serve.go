@@ -45,8 +45,9 @@ type serveOptions struct {
 func serveCommand(a *app) *cobra.Command {
 	var o serveOptions
 	c := &cobra.Command{
-		Use:   "serve",
-		Short: "Serve elections and locks over HTTP to programs in any language",
+		Use:         "serve",
+		Annotations: map[string]string{stays: "yes"},
+		Short:       "Serve elections and locks over HTTP to programs in any language",
 		Long: `Serve elections and locks over HTTP and JSON, on a unix socket that only you can reach
 (docs/serve.md lists all paths):
 

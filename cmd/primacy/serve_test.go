@@ -295,7 +295,7 @@ func TestServeWhatCannotWork(t *testing.T) {
 		p := w.start(append([]string{"serve"}, args...)...)
 		p.ends(exitUsage).inOneLine().complains(want)
 	}
-	w.start("serve", "--timeout", "1s", "--store", "etcd://127.0.0.1:1").ends(exitUnreachable).inOneLine()
+	w.start("serve", "-q", "--timeout", "1s", "--store", "etcd://127.0.0.1:1").ends(exitUnreachable).inOneLine()
 }
 
 // A socket that the service manager opened is served, and what it passes to us we pass to nobody.

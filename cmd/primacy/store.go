@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,8 +19,10 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
+	"github.com/primacy-go/primacy/cmd/internal/speaks"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/core"
 	"github.com/primacy-go/primacy/open"
 )
 
@@ -33,14 +37,14 @@ func (noLog) Printf(context.Context, string, ...any) {}
 func init() { redis.SetLogger(noLog{}) }
 
 // openStore opens the store that --store names and returns what closes it. It gives up after
-// --timeout.
+// --timeout, and at once where waiting does not help.
 func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	if a.store == "" || strings.HasPrefix(a.store, embeddedScheme) {
 		return a.openEmbedded(ctx)
 	}
-	st, err := open.Open(ctx, a.store)
+	st, err := a.reach(ctx)
 	switch {
 	case errors.Is(err, open.ErrURL) && !knownScheme(a.store):
 		return nil, nil, fmt.Errorf("--store: %w, or embedded:DIR", err)
@@ -51,6 +55,78 @@ func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
 	}
 	a.warn(st)
 	return st, func() { _ = st.Close() }, nil
+}
+
+// errWrongServer says that a server speaks another protocol than the store URL says.
+var errWrongServer = errors.New("wrong server")
+
+// reach opens the store, again and again while nobody is there: a container may start before its
+// etcd. What no later try would change ends it at once. People are told once that they wait.
+func (a *app) reach(ctx context.Context) (driver.Store, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var once sync.Once
+	tell := func(why string) {
+		once.Do(func() { a.say("%s; waiting for the store for up to %v (--timeout)", why, a.timeout) })
+	}
+	silent := time.AfterFunc(silence, func() {
+		if err := a.wrongServer(ctx); err != nil {
+			cancel(err)
+		} else if ctx.Err() == nil {
+			tell("the store does not answer yet")
+		}
+	})
+	defer silent.Stop()
+	for tries := 1; ; tries++ {
+		st, err := open.Open(ctx, a.store)
+		if err == nil {
+			return st, nil
+		}
+		if wrong := context.Cause(ctx); errors.Is(wrong, errWrongServer) {
+			return nil, wrong
+		}
+		if errors.Is(err, open.ErrURL) || errors.Is(err, primacy.ErrRefused) || ctx.Err() != nil {
+			return nil, err
+		}
+		if wrong := a.wrongServer(ctx); wrong != nil {
+			return nil, wrong
+		}
+		tell(oneLine(err))
+		d := core.Pause(tries)
+		pause(ctx, d/2+rand.N(d/2+1))
+		if ctx.Err() != nil {
+			return nil, err
+		}
+	}
+}
+
+// silence is how long a store may not answer before people are told.
+const silence = time.Second
+
+// wrongServer finds out whether one of the store's servers speaks another protocol. A server that
+// does not say what it speaks may be the right one, and busy.
+func (a *app) wrongServer(ctx context.Context) error {
+	want := speaks.Of(a.store)
+	scheme, _, _ := strings.Cut(a.store, "://")
+	kind, form, _ := strings.Cut(scheme, "+")
+	if form != "" {
+		form = "+" + form
+	}
+	for _, host := range speaks.Hosts(a.store) {
+		what := ""
+		switch got := speaks.At(ctx, host); {
+		case got == "", got == want && !open.Secure(scheme), got == speaks.TLS && open.Secure(scheme):
+			continue
+		case got == want:
+			what = fmt.Sprintf("%s speaks %s without TLS: use %s%s://", host, got, strings.TrimSuffix(kind, "s"), form)
+		case got == speaks.TLS:
+			what = fmt.Sprintf("%s speaks TLS: use %ss%s://", host, kind, form)
+		default:
+			what = fmt.Sprintf("%s speaks %s, not %s: is the port in --store right?", host, got, want)
+		}
+		return fmt.Errorf("%w: %s", errWrongServer, what)
+	}
+	return nil
 }
 
 // knownScheme reports whether a store URL has one of open's schemes.
@@ -110,7 +186,9 @@ func (a *app) unreachable(ctx context.Context, err error) error {
 func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (
 	*primacy.Session, driver.Store, func(), error,
 ) {
-	st, closeStore, err := a.openStore(ctx)
+	starting, cancel := context.WithTimeout(ctx, a.timeout) // for both, the store and the lease
+	defer cancel()
+	st, closeStore, err := a.openStore(starting)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -129,11 +207,9 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (
 	if !lease {
 		return s, st, done, nil
 	}
-	readyCtx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	if err := s.Ready(readyCtx); err != nil {
+	if err := s.Ready(starting); err != nil {
 		done()
-		return nil, nil, nil, &exitError{exitUnreachable, a.unreachable(readyCtx, err)}
+		return nil, nil, nil, &exitError{exitUnreachable, a.unreachable(starting, err)}
 	}
 	return s, st, done, nil
 }
@@ -142,8 +218,8 @@ func (a *app) openSession(ctx context.Context, o primacy.Options, lease bool) (
 func storesTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "stores",
-		Short: "what --store may say",
-		Long: `What --store (or PRIMACY_STORE) may say:
+		Short: "the stores, and their URLs for --store",
+		Long: `URLs for --store, or PRIMACY_STORE:
 
   embedded:[DIR]                                        etcd in this program, for one machine; the default
   etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]   etcds:// with TLS
@@ -151,14 +227,14 @@ func storesTopic() *cobra.Command {
   redis://[[USER]:PASSWORD@]HOST[:6379][/DB]            rediss:// with TLS; cluster=true, sentinel=MASTER, replicas=N,
                                                         prefix=NAME, sentinel-user=NAME, sentinel-password-file=FILE
   redis+quorum://HOST,HOST,HOST[/DB]                    independent servers, a majority decides; no tokens, no order
-  redis+plain://HOST[/DB]                               the same over keys that redsync and redislock understand
+  redis+plain://HOST[/DB]                               the same with the keys of redsync and redislock
   zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]       zks:// with TLS
 
 Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, key=FILE, server-name=NAME
 (PostgreSQL has libpq's own). Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is
 %25.
 
-What each can promise, and what not: primacy doctor --store URL.`,
+'primacy doctor --store URL' says what a store can promise and what it cannot.`,
 	}
 }
 
@@ -166,8 +242,8 @@ func schemaCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the SQL that a PostgreSQL store needs",
-		Long: `Prints the SQL that creates what --store postgres://… needs, without connecting: for a database
-in which the program's own user may not create tables. Whoever may runs it, in one transaction:
+		Long: `Print the SQL that creates what --store postgres://… needs, without connecting. It is for a
+database in which the program's own user may not create tables. A user who may runs it, in one transaction:
 
   primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
 		Args: cobra.NoArgs,

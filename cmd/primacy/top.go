@@ -184,7 +184,7 @@ func topDrain(ctx context.Context, a *app, s *primacy.Session, m *handover.Mover
 	}
 	moved := 0
 	var left []string
-	m.Drain(ctx, id, states, func(did handover.Move) {
+	m.Drain(ctx, handover.Only(id), states, func(did handover.Move) {
 		if did.Result == handover.Moved {
 			moved++
 		} else {

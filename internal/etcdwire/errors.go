@@ -116,9 +116,18 @@ func Text(err error) string {
 		return known.Error()
 	}
 	if st, ok := status.FromError(err); ok {
-		return st.Message()
+		return undressed(st.Message())
 	}
-	return err.Error()
+	return undressed(err.Error())
+}
+
+// undressed takes gRPC's frame off what the network said.
+func undressed(s string) string {
+	rest, framed := strings.CutPrefix(s, `connection error: desc = "`)
+	if framed {
+		s = strings.TrimSuffix(rest, `"`)
+	}
+	return strings.TrimPrefix(s, "transport: Error while dialing: ")
 }
 
 // TooMany reports whether etcd allows fewer operations in one Txn.

@@ -35,7 +35,7 @@ const pauseTTL = 2 * time.Second // etcd's least
 //	                             so many later ones were
 //	                             asked while the context had not ended; and when that did
 func pauseMain() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	store, err := open.Open(ctx, os.Getenv(storeEnv))
 	if err != nil {
@@ -124,7 +124,7 @@ func startPaused(t *testing.T, url string) *paused {
 // line returns the rest of the next line that begins with one of words, and that word.
 func (p *paused) line(t *testing.T, words ...string) (word, rest string) {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute) // on a busy machine leases this short are lost and granted again
 	for {
 		select {
 		case l, ok := <-p.lines:
@@ -135,7 +135,7 @@ func (p *paused) line(t *testing.T, words ...string) (word, rest string) {
 				return word, rest
 			}
 		case <-limit:
-			t.Fatalf("no line %q after 30 s", words)
+			t.Fatalf("no line %q after two minutes", words)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package cron
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 )
 
@@ -283,7 +285,11 @@ func (s *attemptRun) work() event {
 	if ended.Code >= 0 {
 		s.end.Code = &ended.Code
 	}
-	s.e.log(s.job, s.a.id, ended.Verdict, s.run.Name, ended.Text)
+	text := ended.Text
+	if ended.Code > 0 { // the record has it in a field of its own
+		text = strings.TrimSuffix(fmt.Sprintf("exit status %d; %s", ended.Code, text), "; ")
+	}
+	s.e.log(s.job, s.a.id, ended.Verdict, s.run.Name, text)
 	return evDone
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/primacy-go/primacy/cmd/internal/near"
 )
 
 // fileLimit bounds a file of jobs, and jobsLimit how many it may have.
@@ -128,8 +130,12 @@ func (f *file) table(p toml.Primitive, where string, j *Job) (keys map[string]to
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		set, known := setters[key]
 		if !known {
+			all := slices.Sorted(maps.Keys(setters))
+			if meant := near.Word(key, all); meant != "" {
+				return nil, fmt.Errorf("%s: %s unknown key %q; did you mean %s?", f.at(keys[key]), where, key, meant)
+			}
 			return nil, fmt.Errorf("%s: %s unknown key %q: use %s", f.at(keys[key]), where, key,
-				strings.Join(slices.Sorted(maps.Keys(setters)), ", "))
+				strings.Join(all, ", "))
 		}
 		if err := set(j, &value{f, keys[key]}); err != nil {
 			return nil, fmt.Errorf("%s: %s %s: %w", f.at(keys[key]), where, key, err)

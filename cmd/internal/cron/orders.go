@@ -79,7 +79,7 @@ func (l *jobLoop) skip(s skips) {
 		r.Run = runName()
 		if l.append(r) == evAdded {
 			l.e.counters.Add(l.job.Name, Missed, uint64(r.Count))
-			l.e.log(l.job, ID{At: r.Key.At}, Missed, "", "and every instant up to "+r.Upto.Format(time.RFC3339))
+			l.e.log(l.job, ID{At: r.Key.At}, Missed, "", "and every scheduled time up to "+r.Upto.Format(time.RFC3339))
 		}
 	}
 	for _, at := range s.each {

@@ -57,7 +57,8 @@ type JobInfo struct {
 var ErrNoJob = errors.New("no such job")
 
 // ErrNoJournal says that the store keeps no records.
-var ErrNoJournal = errors.New("this store keeps no records, which cron needs; use etcd")
+var ErrNoJournal = errors.New("this store keeps no records, which cron needs: use etcd, PostgreSQL, " +
+	"Redis by redis://, or ZooKeeper")
 
 // ReadAll returns all jobs that have records, by name.
 func ReadAll(ctx context.Context, st driver.Store, now time.Time) ([]JobInfo, error) {

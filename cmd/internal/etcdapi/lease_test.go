@@ -59,3 +59,37 @@ func TestAKeepaliveAfterTheEndRevivesNothing(t *testing.T) {
 		t.Error("it is not gone")
 	}
 }
+
+// TestAClientWhoseClockIsSlowKeepsItsLease has a client renew after its ttl as the server counts
+// it, but by less than its clock may be slow: it believes in what it holds, so nobody else may have
+// it.
+func TestAClientWhoseClockIsSlowKeepsItsLease(t *testing.T) {
+	t.Parallel()
+	s, _ := serve(t, memstore.New(memstore.Options{}), Options{})
+	const ttl = 3 * time.Minute // the slack is long enough for a machine that stands still for a moment
+	l, err := s.grant(context.Background(), 0, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	l.promised = l.clock() - time.Millisecond
+	l.mu.Unlock()
+	l.look()
+	select {
+	case <-l.gone:
+		t.Fatal("the lease ends with the client's ttl")
+	default:
+	}
+	if got := l.keepAlive(context.Background()); got != ttl {
+		t.Errorf("a keepalive within the slack has %v, want %v", got, ttl)
+	}
+	l.mu.Lock()
+	l.promised = l.clock() - ttl/10 // no more than that is waited for
+	l.mu.Unlock()
+	l.look()
+	select {
+	case <-l.gone:
+	case <-time.After(time.Minute):
+		t.Error("the lease of a silent client does not end")
+	}
+}

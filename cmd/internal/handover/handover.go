@@ -1,5 +1,5 @@
 // Package handover has leaders give up what they lead, for an operator: one term, or all that one
-// candidate leads. Each request is for one term: whoever leads next is not asked.
+// candidate or one host leads. Each request is for one term: whoever leads next is not asked.
 package handover
 
 import (
@@ -39,7 +39,7 @@ type Result string
 // The results.
 const (
 	Moved  Result = "moved"
-	Left   Result = "left"   // nobody else stands: it was not asked
+	Left   Result = "left"   // no other candidate waits: it was not asked
 	Late   Result = "late"   // it was asked, and still leads
 	Failed Result = "failed" // it could not be asked
 )
@@ -58,22 +58,22 @@ type Move struct {
 // asked for a thousand at a time.
 const Together = 16
 
-// Drain moves all that the candidate id leads in states to others, and tells of each as soon as it
-// is known what became of it, one at a time.
-func (m *Mover) Drain(ctx context.Context, id string, states []primacy.State, tell func(Move)) {
+// Drain moves all that the candidates meant by whom lead in states to others, and tells of each as
+// soon as it is known what became of it, one at a time.
+func (m *Mover) Drain(ctx context.Context, whom Whom, states []primacy.State, tell func(Move)) {
 	ctx, cancel := context.WithTimeout(ctx, m.Wait)
 	defer cancel()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	turns := make(chan struct{}, Together)
 	for _, st := range states {
-		if !LedBy(st, id) {
+		if !whom.leads(st) {
 			continue
 		}
 		turns <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-turns }()
-			done := m.leave(ctx, st, id)
+			done := m.leave(ctx, st, whom)
 			mu.Lock()
 			defer mu.Unlock()
 			tell(done)
@@ -82,26 +82,24 @@ func (m *Mover) Drain(ctx context.Context, id string, states []primacy.State, te
 	wg.Wait()
 }
 
-// LedBy says whether the candidate id leads an election. A lock that it shares is none.
-func LedBy(st primacy.State, id string) bool {
-	return st.Leader != nil && st.Leader.ID == id && st.Leader.Slots == 0
-}
+// errAlone is that there is no candidate to move an election to.
+var errAlone = errors.New("no other candidate is waiting")
 
-// leave moves one election away from the candidate id, as often as it leads.
-func (m *Mover) leave(ctx context.Context, st primacy.State, id string) Move {
+// leave moves one election away from whom, as often as one of them leads.
+func (m *Mover) leave(ctx context.Context, st primacy.State, whom Whom) Move {
 	done := Move{Name: st.Name, Token: st.Leader.Token}
 	e := m.Session.Election(st.Name)
-	for LedBy(st, id) {
-		to, ok := otherThan(st, id)
+	for whom.leads(st) {
+		to, ok := otherThan(st, whom)
 		if !ok {
-			return done.ends(Left, st, errors.New("nobody else stands"))
+			return done.ends(Left, st, errAlone)
 		}
 		next, err := m.end(ctx, e, st.Leader.Token, to)
 		if errors.Is(err, driver.ErrGone) {
 			next, err = e.State(ctx)
 		}
 		if err != nil {
-			return done.fails(ctx, st, id, m.Wait, err)
+			return done.fails(ctx, st, st.Leader.ID, m.Wait, err)
 		}
 		st = next
 	}
@@ -162,11 +160,11 @@ func (m *Mover) ask(ctx context.Context, name string, r driver.Request) error {
 	}
 }
 
-// otherThan returns the oldest candidate of another ID. A claim of another program has none: then
-// it is "", whoever is next.
-func otherThan(st primacy.State, id string) (to string, ok bool) {
+// otherThan returns the oldest candidate that whom does not mean. A claim of another program has no
+// ID: then it is "", whoever is next.
+func otherThan(st primacy.State, whom Whom) (to string, ok bool) {
 	for _, w := range st.Waiting {
-		if w.Slots != 0 || w.ID == id {
+		if w.Slots != 0 || whom.Means(w.ID) {
 			continue
 		}
 		if ok = true; w.ID != "" {

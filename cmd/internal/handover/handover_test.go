@@ -106,7 +106,7 @@ func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		results := map[Result]int{}
-		m.Drain(t.Context(), "old", states, func(did Move) {
+		m.Drain(t.Context(), Only("old"), states, func(did Move) {
 			results[did.Result]++
 			if (did.Name == "deaf") != (did.Result == Late) || did.Result == Moved && did.Now.Leader.ID != "new" {
 				t.Errorf("%+v", did)
