@@ -177,7 +177,7 @@ func (r *TermRecord) endBefore(next *TermRecord) {
 	}
 	if b.DownTo.After(r.From) && b.DownTo.After(b.DownFrom) && !r.From.IsZero() {
 		switch { // an outage that ended no term is not told
-		case unknown:
+		case unknown && b.DownTo.After(r.ToAfter):
 			r.DownFrom, r.DownTo = b.DownFrom, b.DownTo
 		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To):
 			r.DownTo = b.DownTo
