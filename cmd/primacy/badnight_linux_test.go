@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -50,8 +49,8 @@ func (w *world) machine(id string) *machine {
 	return m
 }
 
-// tree returns the processes of the machine, parents first.
-func (m *machine) tree() []int {
+// parents returns the children of each process of this computer.
+func parents() map[int][]int {
 	children := map[int][]int{}
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, path := range stats {
@@ -59,19 +58,38 @@ func (m *machine) tree() []int {
 		if err != nil {
 			continue
 		}
-		var pid, parent int
 		fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-		if _, err := fmt.Sscan(filepath.Base(filepath.Dir(path)), &pid); err != nil || len(fields) < 2 {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil || len(fields) < 2 {
 			continue
 		}
-		parent, _ = strconv.Atoi(fields[1])
+		parent, _ := strconv.Atoi(fields[1])
 		children[parent] = append(children[parent], pid)
 	}
+	return children
+}
+
+// tree returns the processes of the machine, parents first.
+func (m *machine) tree() []int {
+	children := parents()
 	all := []int{m.shell.Process.Pid}
 	for i := 0; i < len(all); i++ {
 		all = append(all, children[all[i]]...)
 	}
 	return all
+}
+
+// stop ends the shell, and asks the program to end: a term that is under way goes on to its end.
+func (m *machine) stop() {
+	all := m.tree()
+	children := parents()[all[0]]
+	_ = syscall.Kill(all[0], syscall.SIGKILL)
+	for _, pid := range children {
+		_ = syscall.Kill(pid, syscall.SIGTERM)
+	}
+	m.eventually(m.id+" is gone", func() bool {
+		return !slices.ContainsFunc(all[1:], func(pid int) bool { return syscall.Kill(pid, 0) == nil })
+	})
 }
 
 // destroy kills all of it, its shell first.
@@ -161,7 +179,7 @@ func TestTheBadNight(t *testing.T) {
 	time.Sleep(crashing)
 	crashed := scrapedCrashes(w, machines)
 	for _, m := range machines {
-		m.destroy()
+		m.stop()
 	}
 	w.eventually("nobody stands any more", func() bool {
 		p := w.start("status", "-o", "json")
