@@ -78,7 +78,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		case once:
 			return true, false, cause
 		}
-		c.e.s.log.log(slog.LevelInfo, "standing again", "election", c.e.name, "lost", cause, "work", err)
+		c.e.s.log.log(slog.LevelInfo, "campaigning again", "election", c.e.name, "lost", cause, "work", err)
 		return true, true, nil
 	}
 	// RunCandidate calls wait, win and lead in turn, until one fails or lead says not to go on.

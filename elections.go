@@ -63,7 +63,7 @@ type NotInLineError struct {
 
 // Error returns one line.
 func (e *NotInLineError) Error() string {
-	return "primacy: stand for " + e.Name + ": " + e.Err.Error()
+	return "primacy: campaign for " + e.Name + ": " + e.Err.Error()
 }
 
 // Unwrap returns what the store said.
@@ -88,7 +88,7 @@ func (es *Elections) Stand(names ...string) error {
 	es.mu.Lock()
 	if es.closed || closed {
 		es.mu.Unlock()
-		return fmt.Errorf("primacy: stand: %w", ErrClosed)
+		return fmt.Errorf("primacy: campaign: %w", ErrClosed)
 	}
 	var fresh []*attempt
 	for _, name := range names {

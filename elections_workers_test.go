@@ -510,3 +510,26 @@ func BenchmarkOnEtcd(b *testing.B) {
 		})
 	}
 }
+
+// A store that does not answer for so many claims in time is asked for half as many, down to one.
+// What it has refused says nothing about how many it can do.
+func TestACallThatIsNotAnsweredMakesTheNextOneSmaller(t *testing.T) {
+	es := outside(t).Elections(nil)
+	for _, c := range []struct {
+		n    int
+		err  error
+		want int
+	}{
+		{maxTogether, context.DeadlineExceeded, maxTogether / 2},
+		{maxTogether / 2, driver.ErrRefused, maxTogether / 2},
+		{5, context.DeadlineExceeded, 2},
+		{2, context.DeadlineExceeded, 1},
+		{1, context.DeadlineExceeded, 1},
+		{1, nil, 2},
+		{maxTogether, nil, maxTogether},
+	} {
+		if es.learn(c.n, c.err); es.pool.limit != c.want {
+			t.Errorf("after a call for %d claims that ended with %v: %d, want %d", c.n, c.err, es.pool.limit, c.want)
+		}
+	}
+}

@@ -61,7 +61,7 @@ const (
 	Deposed     Reason = "deposed"     // the claim was removed by somebody else
 	Closed      Reason = "closed"      // the session was closed
 	Died        Reason = "died"        // the process died, and its guardian gave the name up
-	Unknown     Reason = "unknown"     // nobody said: the lease ran out, or the process died
+	Unknown     Reason = "unknown"     // no end was recorded: the lease ran out, or the process died
 	Leads       Reason = "leading"     // it has not ended
 )
 

@@ -474,7 +474,11 @@ func (e *EndedError) Error() string {
 	if e.lock {
 		what = "the lock on"
 	}
-	s := fmt.Sprintf("%s %q under token %d ended: %v", what, e.Name, e.Token, e.Cause)
+	s := fmt.Sprintf("%s %q", what, e.Name)
+	if e.Token != 0 { // some stores have none
+		s += fmt.Sprintf(" under token %d", e.Token)
+	}
+	s += fmt.Sprintf(" ended: %v", e.Cause)
 	if e.By != "" {
 		s += fmt.Sprintf(", asked by %s", e.By)
 	}

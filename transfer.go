@@ -51,7 +51,7 @@ func (t *Term) transferable(to string) error {
 	}
 	switch _, ok := t.l.dl.(driver.Transferer); {
 	case t.c.lock:
-		return invalid("the lock on %s goes to who stands next, and to nobody by name", t.c.name)
+		return invalid("the lock on %s goes to whoever is next in the queue, and to nobody by name", t.c.name)
 	case !ok:
 		return invalid("%s cannot hand %s over to a named candidate: resign", t.l.s.store.Caps().Store, t.c.name)
 	case to == t.l.s.o.ID:
@@ -174,7 +174,7 @@ func (w handOverRequest) successor(c *claim) (uint64, error) {
 		return 0, invalid("%s cannot hand over to a named candidate", c.l.s.store.Caps().Store)
 	}
 	if c.lock {
-		return 0, invalid("%s is held as a lock, which goes to who stands next", c.name)
+		return 0, invalid("%s is held as a lock, which goes to whoever is next in the queue", c.name)
 	}
 	ctx, cancel := context.WithTimeout(c.l.ctx, c.l.timing.TTL)
 	defer cancel()

@@ -83,7 +83,7 @@ func entryOf(id string, kv *mvccpb.KeyValue, who owner) driver.Entry {
 	e := driver.Entry{Token: uint64(kv.CreateRevision), Value: kv.Value}
 	switch {
 	case kv.Lease == 0:
-		e.Note = "has no lease: it never expires, and stands until somebody deletes it"
+		e.Note = "has no lease: it never expires: somebody has to delete it"
 	case who.known && id != "":
 		e.Owner, e.Note, e.Lease = who.name, who.note, id
 	default:

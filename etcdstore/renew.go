@@ -54,7 +54,7 @@ func (r *renewal) renewBase(ctx context.Context) error {
 
 var (
 	errRecord  = errors.New("the session's record is gone")
-	errUnknown = errors.New("etcd's leader does not know the lease, but the session's record stands")
+	errUnknown = errors.New("etcd's leader does not know the lease, but the session's record is there")
 )
 
 // renew is a keepalive, and then a proof on the same connection that the leader which answered it

@@ -167,7 +167,7 @@ type OriginError struct {
 // Error returns one line that says what to do.
 func (e *OriginError) Error() string {
 	if e.Largest == 0 {
-		return fmt.Sprintf("fence %q: %v: token %d is of %s, but %s answers: mend the endpoints, or stand for election again after a restore",
+		return fmt.Sprintf("fence %q: %v: token %d is of %s, but %s answers: mend the endpoints, or campaign again after a restore",
 			e.Name, ErrOrigin, e.Token, orNone(e.Origin), orNone(e.Known))
 	}
 	return fmt.Sprintf("fence %q: %v: token %d is of %s, but the fence knows %s up to token %d; if the store was restored or replaced, "+

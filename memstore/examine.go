@@ -24,7 +24,7 @@ func (s *Store) Examine(context.Context, string) []driver.Finding {
 	for _, ln := range s.lines {
 		n += len(ln.claims)
 	}
-	return []driver.Finding{{Topic: "memory", Level: driver.Fine, Found: fmt.Sprintf("in this process: %d names used, %d claims stand", len(s.lines), n)}}
+	return []driver.Finding{{Topic: "memory", Level: driver.Fine, Found: fmt.Sprintf("in this process: %d names used, %d claims", len(s.lines), n)}}
 }
 
 // Left implements [driver.LeaseTimer], to the nanosecond.

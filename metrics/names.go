@@ -28,7 +28,7 @@ func (f *family) histogram(h *histogram, b *bounds, labels ...string) prometheus
 
 var (
 	isLeader = newFamily("primacy_is_leader", "gauge",
-		"1 while this process leads the election by its own clock, read at the scrape; 0 while it only stands for it.", "election")
+		"1 while this process leads the election by its own clock, read at the scrape; 0 while it waits in its queue.", "election")
 	termInfo = newFamily("primacy_term_info", "gauge",
 		"1 for each term of this process that is not over; gone when it is.", "election", "id", "token")
 	leaseRemaining = newFamily("primacy_lease_remaining_seconds", "gauge",
@@ -48,7 +48,7 @@ var (
 	overruns = newFamily("primacy_overruns_total", "counter",
 		"Work that was still running though its right to run was over: only a fence keeps it from acting beside the next leader.", "election")
 	candidates = newFamily("primacy_candidates", "gauge",
-		"Who leads and who waits in line, at the last look that an observer had at the store.", "election")
+		"The leader and those who wait in the queue, at the last look that an observer had at the store.", "election")
 	stopDuration = newFamily("primacy_stop_duration_seconds", "histogram",
 		"Time from telling the work of a term to stop until it had; kill: it had to be killed.", "election", "how")
 	storeUp = newFamily("primacy_store_up", "gauge",

@@ -83,7 +83,7 @@ func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
 		"redis://a?cluster=true&sentinel=m":                   "do not go together",
 		"redis://a?replicas=many":                             "use a number from 0 to 100",
 		"redis://a?sentinel-user=CANARY":                      "go with sentinel=MASTER",
-		"redis://a?sentinel=m&sentinel-password-file=/nosuch": "sentinel-password-file: open /nosuch",
+		"redis://a?sentinel=m&sentinel-password-file=/proc/x": "sentinel-password-file: open /proc/x",
 		"redis://h?ca=/x":                                     "use rediss://",
 		"redis://h?foo=CANARY":                                `unknown option "foo"`,
 		"redis+quorum://a,b,c?ca=/x":                          "use rediss+quorum://",

@@ -347,6 +347,6 @@ func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error 
 
 // missing is the error for a place that does not stand.
 func (l *lease) missing(verb string, p driver.Place) error {
-	return fmt.Errorf("postgres %s: %s: claim %s on %s does not stand: %w",
+	return fmt.Errorf("postgres %s: %s: there is no claim %s on %s: %w",
 		l.s.hosts, verb, p.ID, p.Name, driver.ErrGone)
 }

@@ -127,7 +127,7 @@ func (s *Store) push() driver.Finding {
 		return driver.Finding{Topic: "notifications", Level: driver.Fine, Found: "come: hand-overs are pushed"}
 	}
 	return driver.Finding{Topic: "notifications", Level: driver.Warning,
-		Found:  "do not come, or a pooler stands before the server: waiters ask every " + fastPoll.String(),
+		Found:  "do not come, or a pooler is in front of the server: waiters ask every " + fastPoll.String(),
 		Advice: "connect directly, not through pgbouncer"}
 }
 

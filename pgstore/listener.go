@@ -57,7 +57,7 @@ func (li *listener) begin(ctx context.Context) string {
 		li.mu.Lock()
 		li.pooled = true
 		li.mu.Unlock()
-		return "a connection pooler (pgbouncer) stands before the server, through which notifications may not come: " +
+		return "a connection pooler (pgbouncer) is in front of the server and may not pass notifications on: " +
 			"waiters ask every " + fastPoll.String() + "; for fast hand-overs connect directly"
 	}
 	return ""

@@ -38,8 +38,8 @@ func role(srv serverInfo) string {
 // tried reads the line of name, which needs most of the rights that anything needs.
 func (s *Store) tried(ctx context.Context, name string) driver.Finding {
 	ln, err := s.Line(ctx, name)
-	f := driver.Finding{Topic: "the line of " + name, Level: driver.Fine,
-		Found: fmt.Sprintf("can be read: %d claims stand", len(ln.Waiters)+held(ln))}
+	f := driver.Finding{Topic: "the queue of " + name, Level: driver.Fine,
+		Found: fmt.Sprintf("can be read: %d claims", len(ln.Waiters)+held(ln))}
 	if err != nil {
 		f.Level, f.Found = driver.Failed, err.Error()
 		f.Advice = fmt.Sprintf("the user needs the keys ~%s*, the channels &%s* and the commands listed in docs/redis.md",

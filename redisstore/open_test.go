@@ -144,7 +144,7 @@ func TestExamine(t *testing.T) {
 		text += string(f.Level) + " " + f.Topic + ": " + f.Found + " -> " + f.Advice + "\n"
 	}
 	for _, want := range []string{"ok Redis " + srv.Addr() + ": Redis 7", "primary of 1 replicas", "ok eviction", "warning persistence: appendfsync is everysec",
-		"warning replicas: 1 replicas", "ok the line of n: can be read"} {
+		"warning replicas: 1 replicas", "ok the queue of n: can be read"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("Examine does not say %q:\n%s", want, text)
 		}

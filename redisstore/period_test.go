@@ -117,3 +117,20 @@ func TestAFullServerWhoseClockWasSetBack(t *testing.T) {
 		t.Errorf("Renew at a full server whose clock was set back = %v, want nil", err)
 	}
 }
+
+// A clock that was set back begins a hold-off: while it was ahead, leases may have ended early that
+// their owners count on. It is as long as the largest ttl, not that of who claims.
+func TestAClockThatWasSetBackBeginsAHoldOff(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	opened(t, srv, 10*time.Minute)
+	_, l := opened(t, srv, time.Minute)
+	srv.Do("HSET", "{primacy}:server", "since", time.Now().Add(time.Hour).UnixMilli())
+	begun := time.Duration(time.Now().UnixMilli()) * time.Millisecond
+	if p := stand(t, l, "n", "1"); p.Held {
+		t.Error("a free name is granted at once after the clock was set back")
+	}
+	if calm := kept(t, srv, "calm"); calm < begun+10*time.Minute {
+		t.Errorf("the hold-off ends %v after the clock was set back, want the largest ttl, 10m", calm-begun)
+	}
+}

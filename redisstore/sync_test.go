@@ -185,7 +185,7 @@ func TestALostLineIsSeen(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
 	for _, lost := range []string{"its last change", "the line"} {
-		s, l := opened(t, srv, time.Minute)
+		s, l := opened(t, srv, 10*time.Minute) // longer than Next is waited for: its end is a change of the line too
 		stand(t, l, lost, fmt.Sprint("id of ", lost))
 		seen, err := s.Line(t.Context(), lost)
 		if err != nil || seen.Revision%2 == 0 {

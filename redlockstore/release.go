@@ -89,7 +89,7 @@ func (l *lease) awaitOff(ctx context.Context, what string, all []*attempt) error
 		select {
 		case <-a.off:
 		case <-ctx.Done():
-			return fmt.Errorf("%s %s: it may stand on a majority still: %w", what, a.c.Name, ctx.Err())
+			return fmt.Errorf("%s %s: it may still be on a majority: %w", what, a.c.Name, ctx.Err())
 		}
 	}
 	return nil

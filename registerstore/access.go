@@ -122,7 +122,7 @@ func (a *access) wrap(what string, err error) error {
 
 // wrapLine is wrap for the line of name.
 func (a *access) wrapLine(verb, name string, err error) error {
-	return a.wrap(verb+" the line of "+strconv.Quote(name), err)
+	return a.wrap(verb+" the queue of "+strconv.Quote(name), err)
 }
 
 // jitter returns a time about d, so that not all ask at once.

@@ -56,11 +56,11 @@ func parse(name string, value []byte, version string) (*document, error) {
 	}
 	d := &document{}
 	if err := json.Unmarshal(value, d); err != nil {
-		return nil, fmt.Errorf("the line of %q cannot be read, something else has written to it: %w: %w",
+		return nil, fmt.Errorf("the queue of %q cannot be read, something else has written to it: %w: %w",
 			name, err, driver.ErrRefused)
 	}
 	if d.Name != text(name) || d.Rev == 0 || d.Seq < d.Rev {
-		return nil, fmt.Errorf("the line of %q cannot be read: there is one of %q in its place: %w",
+		return nil, fmt.Errorf("the queue of %q cannot be read: there is one of %q in its place: %w",
 			name, d.Name, driver.ErrRefused)
 	}
 	return d, nil

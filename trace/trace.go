@@ -33,7 +33,7 @@ const (
 	Reason       = attribute.Key("primacy.transition.reason") // why the term ended, as primacy.Reason has it
 	AskedBy      = attribute.Key("primacy.transition.by")     // who asked for it
 	Text         = attribute.Key("primacy.transition.text")   // why, in words
-	Heir         = attribute.Key("primacy.transfer.to")       // the member that the term is handed over to
+	Successor    = attribute.Key("primacy.transfer.to")       // the member that the term is handed over to
 )
 
 // Options of a tracer. The zero value works.
@@ -197,7 +197,7 @@ func (t *Tracer) won(e primacy.Event, say func(oteltrace.Span)) oteltrace.SpanCo
 // ended ends the span of a term, and begins that of its hand-over, which lasts until the store has it.
 func (t *Tracer) ended(r reign, e primacy.Event) {
 	about := []attribute.KeyValue{Reason.String(string(e.Reason))}
-	for key, value := range map[attribute.Key]string{AskedBy: e.By, Text: e.Text, Heir: e.To} {
+	for key, value := range map[attribute.Key]string{AskedBy: e.By, Text: e.Text, Successor: e.To} {
 		if value != "" {
 			about = append(about, key.String(value))
 		}

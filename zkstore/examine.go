@@ -95,18 +95,18 @@ func (s *Store) examineLine(ctx context.Context, name string) []driver.Finding {
 		f.Level, f.Found = driver.Failed, "not looked at: "+err.Error()
 		return []driver.Finding{f}
 	}
-	f.Found = fmt.Sprintf("%d claims stand", len(ln.nodes))
+	f.Found = fmt.Sprintf("%d claims", len(ln.nodes))
 	if wrapped(ln.nodes) {
 		f.Level = driver.Warning
 		f.Found += ", and its node has had 2³¹ children: their order is read from each of them"
-		f.Advice = "when nobody stands there, delete " + s.pathOf(name) + ": it is made again"
+		f.Advice = "when nobody uses it, delete " + s.pathOf(name) + ": it is made again"
 	}
 	if len(ln.foreign) == 0 {
 		return []driver.Finding{f}
 	}
 	return []driver.Finding{f, {
 		Topic: f.Topic, Level: driver.Warning,
-		Found: fmt.Sprintf("%d nodes of other programs stand in it, which do not count: %s",
+		Found: fmt.Sprintf("%d nodes of other programs are in it, which do not count: %s",
 			len(ln.foreign), ln.foreign[0]),
 		Advice: "if they are another program's lock, the two do not exclude each other: give it another path",
 	}}

@@ -232,7 +232,7 @@ func TestTheBadNight(t *testing.T) {
 	}
 
 	// 5: what outlived its right, in the history as it was on stderr.
-	past := regexp.MustCompile(`alive (\S+) past its deadline`).FindStringSubmatch(machines[first.ID].said.String())
+	past := regexp.MustCompile(`alive (\S+) after its lease deadline`).FindStringSubmatch(machines[first.ID].said.String())
 	switch {
 	case past == nil && ice.Outlived != "":
 		t.Errorf("nothing outlived its right, and the history says by %s ms", ice.Outlived)

@@ -31,7 +31,7 @@ var values = map[string][]string{
 	"output": {"table", "json", "ndjson"}, "notify": {"candidate", "leader"}, "on-lost": {"exit", "recampaign"},
 	"on-exit":        {"resign", "restart"},
 	"on-unreachable": {"stop-at-deadline", "stop-now"}, "overlap": {"forbid", "allow", "replace"},
-	"missed": {"once", "skip", "all"},
+	"missed": {"once", "skip", "all"}, "isolate": {isolatePID},
 }
 
 // files are the flags that name a file.

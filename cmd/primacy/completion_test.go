@@ -106,7 +106,7 @@ func TestBashCompletesFromTheStore(t *testing.T) {
 func TestCompletionIsQuickAndSilent(t *testing.T) {
 	w := newWorld(t)
 	for _, env := range []string{"PRIMACY_STORE=etcd://" + silent(t), "PRIMACY_STORE=what:", "PRIMACY_TTL=x",
-		"PRIMACY_CONFIG=/nosuch", "PRIMACY_STORE=embedded:" + w.dir + "/none"} {
+		"PRIMACY_CONFIG=/proc/nosuch", "PRIMACY_STORE=embedded:" + w.dir + "/none"} {
 		p := w.with(env).start("__complete", "leader", "").ends(0)
 		if got := p.out.String(); got != ":4\n" {
 			t.Errorf("%s: it offers %q", env, got)

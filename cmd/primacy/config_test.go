@@ -156,7 +156,7 @@ func TestWhatIsWrongWithAFile(t *testing.T) {
 		}
 	}
 	a, verb := verbOf(t, "run")
-	for path, want := range map[string]string{"/nosuch/file": "no such file", t.TempDir(): "is a directory",
+	for path, want := range map[string]string{"/proc/nosuch/file": "no such file", t.TempDir(): "is a directory",
 		"/dev/zero": "larger than"} {
 		a.configPath, a.config = path, nil
 		if err := a.loadConfig(verb); err == nil || !strings.Contains(err.Error(), want) ||

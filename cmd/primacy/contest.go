@@ -55,8 +55,8 @@ func (c *contest) called() string {
 
 // won says what was won.
 func (c *contest) won(id string, term *primacy.Term) string {
-	s := fmt.Sprintf("%s %s %s under token %d", id, c.has, c.name, term.Token())
-	if !c.lock {
+	s := fmt.Sprintf("%s %s %s%s", id, c.has, c.name, under("token", term.Token()))
+	if !c.lock || term.Token() == 0 {
 		return s
 	}
 	s += fmt.Sprintf(" (claim %d", term.ClaimToken())
@@ -85,9 +85,17 @@ func (c *contest) whoHolds(st primacy.State) string {
 	case n > 1:
 		return fmt.Sprintf("%s hold it", whoAll(st))
 	case c.lock || st.Leader.Slots != 0:
-		return fmt.Sprintf("%s holds it under claim %d", who(st.Leader), st.Leader.Token)
+		return fmt.Sprintf("%s holds it%s", who(st.Leader), under("claim", st.Leader.Token))
 	}
-	return fmt.Sprintf("%s leads under token %d", who(st.Leader), st.Leader.Token)
+	return fmt.Sprintf("%s leads%s", who(st.Leader), under("token", st.Leader.Token))
+}
+
+// under says under which token something is held; nothing where the store has no tokens.
+func under(what string, t primacy.Token) string {
+	if t == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" under %s %d", what, t)
 }
 
 // refuseNested refuses what a command around this one holds. A semaphore has room for several of

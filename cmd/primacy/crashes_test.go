@@ -100,7 +100,7 @@ func TestBoundsAreToldAsBounds(t *testing.T) {
 	}
 	for _, want := range []string{"<= 1m40s", "<= 2026-11-22 03:01:40", ">= 1h0m0s",
 		"no end was recorded: the store did not answer for 1m5s (03:00:00 to 03:01:05); last known to lead at 2026-11-22 03:00:00",
-		"lease expired: its process was frozen for 29.4s; its work was alive 22s past the deadline"} {
+		"lease expired: its process was frozen for 29.4s; its work was alive 22s after the lease deadline"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("it lacks %q:\n%s", want, b.String())
 		}

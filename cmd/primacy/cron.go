@@ -41,6 +41,7 @@ type crontab struct {
 	spread   time.Duration
 	look     time.Duration
 	statusAt string
+	isolate  string
 	leaving  atomic.Bool // no run begins any more
 	own      []string    // environment variables meant for this process alone
 	signals  chan os.Signal
@@ -91,6 +92,7 @@ func (t *crontab) flags(f *pflag.FlagSet) {
 	f.BoolVar(&t.drain, "drain", false, "on SIGTERM wait for the commands that run")
 	f.BoolVar(&t.prefix, "prefix", false, "put the job and the scheduled time before each line of output")
 	f.StringVar(&t.statusAt, "status", "", "serve /livez, /readyz and /metrics over HTTP at HOST:PORT or unix:PATH")
+	isolateFlag(f, &t.isolate)
 	f.IntVar(&t.max, "max-running", 0, "at most so many commands at a time in this process; 0: no limit")
 	f.DurationVar(&t.spread, "spread", 100*time.Millisecond,
 		"wait a random part of this before each run, so that not one machine runs everything")
@@ -152,7 +154,7 @@ func (t *crontab) check() error {
 	case t.look < 100*time.Millisecond || t.look > time.Hour:
 		return fmt.Errorf("--look %v: use 100ms to 1h", t.look)
 	}
-	return nil
+	return checkIsolate(t.isolate)
 }
 
 func (t *crontab) run(ctx context.Context) error {
@@ -160,7 +162,7 @@ func (t *crontab) run(ctx context.Context) error {
 	if err = errors.Join(err, t.check()); err != nil {
 		return err
 	}
-	supervisor, err := supervise.New() // before Notify, which forgets what was ignored
+	supervisor, err := newSupervisor(t.isolate)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func demoCommand(a *app) *cobra.Command {
 		Use:   "demo",
 		Short: "See it work: three candidates, one is killed, one is frozen",
 		Long: `Run three real candidate processes on an embedded store in a temporary folder. The leader is
-killed with SIGKILL, the next one frozen with SIGSTOP and thawed, the third asked to resign. What is shown at
+killed with SIGKILL, the next one frozen with SIGSTOP, the third asked to resign. What is shown at
 the end is counted from what the workers themselves wrote: a line every 5 ms while they act. Exit 0 if there was
 never more than one.`,
 		Args: cobra.NoArgs,
@@ -51,6 +51,8 @@ type demo struct {
 	e     *primacy.Election
 	acts  string // the file the workers write
 	token primacy.Token
+	// frozen is the node that was sent SIGSTOP, until it has ended.
+	frozen *node
 }
 
 func runDemo(ctx context.Context, a *app, keep bool) error {
@@ -115,7 +117,7 @@ func (d *demo) script(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit,
 		fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
 	defer cancel()
-	d.view.line("an embedded store is running; three candidates stand for %q, ttl %v", demoName, demoTTL)
+	d.view.line("an embedded store is running; three candidates for %q, ttl %v", demoName, demoTTL)
 	for _, n := range d.nodes {
 		if err := n.up(); err != nil {
 			return err
@@ -149,7 +151,27 @@ func (d *demo) script(ctx context.Context) error {
 }
 
 // next waits for a term newer than the last one and until its worker acts, and returns its node.
+// On a busy machine all nodes may lose their terms and end: next starts them again.
 func (d *demo) next(ctx context.Context) (*node, error) {
+	for ctx.Err() == nil {
+		if n, err := d.nextWithin(ctx, 2*demoTTL); n != nil || err != nil {
+			return n, err
+		}
+		for _, n := range d.nodes {
+			if n != d.frozen && n.awaitExit(0) {
+				if err := n.up(); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// nextWithin is next for a limited time, and starts nothing. It returns nil when the time is over.
+func (d *demo) nextWithin(ctx context.Context, limit time.Duration) (*node, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
 	for st, err := range d.e.Observe(ctx) {
 		if err != nil || st.Leader == nil || st.Leader.Token <= d.token {
 			continue
@@ -159,12 +181,12 @@ func (d *demo) next(ctx context.Context) (*node, error) {
 			if n.id != st.Leader.ID {
 				continue
 			}
-			if acted, err := d.told(ctx, n); acted || err != nil {
+			if acted, err := d.told(ctx, n); acted || err != nil && ctx.Err() == nil {
 				return n, err
 			}
 		}
 	}
-	return nil, context.Cause(ctx)
+	return nil, nil
 }
 
 // told says how long nobody acted before n did, once the worker has written its first line. It
@@ -213,8 +235,9 @@ func (d *demo) freeze(_ context.Context, n *node) error {
 	if err := n.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	d.view.line("SIGSTOP to %s: it cannot stop anything itself, and knows of nothing", n.id)
 	n.set("frozen")
+	d.frozen = n
+	d.view.line("SIGSTOP to %s: its guardian must stop the work, and the kernel wakes it at its deadline", n.id)
 	return nil
 }
 
@@ -225,24 +248,20 @@ func (d *demo) resign(ctx context.Context, n *node) error {
 	return err
 }
 
-// restore thaws what is frozen and starts what has ended, so that three stand again.
+// restore starts what has ended, so that three stand again.
 func (d *demo) restore(ctx context.Context) error {
 	for _, n := range d.nodes {
-		if n.say() == "frozen" {
-			d.view.line("SIGCONT to %s: it wakes up and must see that it leads no more", n.id)
-			n.set("thawed")
-			if err := n.signal(syscall.SIGCONT); err != nil {
-				return err
-			}
+		if n == d.frozen {
+			d.frozen = nil
 			if !n.awaitExit(20 * time.Second) {
-				return fmt.Errorf("%s has not ended after it was thawed", n.id)
+				return fmt.Errorf("%s has not ended after its deadline", n.id)
 			}
-			d.view.line("%s has seen it: %s (122: leadership lost)", n.id, n.say())
+			d.view.line("%s has woken and seen that it leads no more: %s (122: leadership lost)", n.id, n.say())
 		}
 		if n.say() == "resigning" && !n.awaitExit(20*time.Second) {
 			return fmt.Errorf("%s has not ended after it was asked to resign", n.id)
 		}
-		if n.awaitExit(0) || n.say() == "thawed" {
+		if n.awaitExit(0) {
 			if err := n.up(); err != nil {
 				return err
 			}

@@ -58,7 +58,7 @@ func (n *node) up() error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cmd, n.doing, n.exited = c, "stands", make(chan struct{})
+	n.cmd, n.doing, n.exited = c, "waits", make(chan struct{})
 	exited := n.exited
 	go func() {
 		_ = c.Wait()
@@ -220,7 +220,7 @@ func (v *view) draw() {
 		if token, left := n.lease(); left > 0 {
 			tok = fmt.Sprint(token)
 			bar = v.bar(left)
-			if state == "stands" {
+			if state == "waits" {
 				state = "LEADS"
 			}
 		}

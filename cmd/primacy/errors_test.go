@@ -34,7 +34,7 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"--store", "etcd://", "status"}, "", "it names no host: use etcd://HOST:2379"},
 		{[]string{"--store", "etcd:///prefix", "run", "n", "true"}, "", "it names no host"},
 		{[]string{"--store", "etcd://h:port", "run", "n", "true"}, "", "is not a port"},
-		{[]string{"--store", "etcds://h?ca=/nosuch", "status"}, "", "ca: open /nosuch: no such file"},
+		{[]string{"--store", "etcds://h?ca=/proc/nosuch", "status"}, "", "ca: open /proc/nosuch: no such file"},
 
 		{[]string{"run", "--ttl", "0", "n", "true"}, "", "--ttl 0s: use a positive duration"},
 		{[]string{"run", "--ttl", "-3s", "n", "true"}, "", "--ttl -3s: use a positive duration"},

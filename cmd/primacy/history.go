@@ -204,7 +204,7 @@ func gapBefore(r primacy.TermRecord) string {
 
 // mayLead is said of an exclusive claim of which no term was recorded: it may be a lock's, or in
 // its first moment, or another program's.
-const mayLead = "leads or holds"
+const mayLead = "leader or lock holder"
 
 // why tells people why a term ended.
 func why(r primacy.TermRecord) string {
@@ -224,7 +224,7 @@ func why(r primacy.TermRecord) string {
 		s += ": " + clean(r.Text)
 	}
 	if r.Outlived > 0 {
-		s += fmt.Sprintf("; its work was alive %s past the deadline", short(r.Outlived))
+		s += fmt.Sprintf("; its work was alive %s after the lease deadline", short(r.Outlived))
 	}
 	return s
 }

@@ -81,7 +81,7 @@ func TestAnElectedHookEndsWithTheTerm(t *testing.T) {
 	next.prints("up")
 	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
 	w.wantOrder(2)
-	p.signal(syscall.SIGCONT).ends(exitLost)
+	p.ends(exitLost)
 	// Removed by hand, it ends at once, and the command is not started.
 	p = w.start("run", "--hook-timeout", "1h", "--on-elected",
 		"trap '' TERM; echo hook >>log; while :; do sleep 0.05; done", "m", "sh", "-c", "echo command >>log")
@@ -189,8 +189,8 @@ func TestChoices(t *testing.T) {
 	w.start("lock", "--on-unreachable", "x", "n", "true").ends(exitUsage).inOneLine()
 	w.start("run", "--status", "nowhere", "n",
 		"true").ends(exitUsage).inOneLine().complains("give HOST:PORT, or unix:PATH")
-	w.start("run", "--events", "/nosuch/x", "n",
-		"true").ends(exitUsage).inOneLine().complains("--events /nosuch/x: no such file or directory")
+	w.start("run", "--events", "/proc/nosuch/x", "n",
+		"true").ends(exitUsage).inOneLine().complains("--events /proc/nosuch/x: no such file or directory")
 	w.start("run", "--events", "fd:77", "n", "true").ends(exitUsage).inOneLine().complains("descriptor 77 is not open")
 	w.start("run", "--events", "fd:1", "n", "true").ends(exitUsage).inOneLine().complains("2 or more")
 }

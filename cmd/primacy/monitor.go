@@ -56,8 +56,8 @@ func (m *monitor) start(ctx context.Context) (end func(), err error) {
 	}, nil
 }
 
-// followLeader tells of each change of the leader. While a hook runs, what is over meanwhile is
-// missed, never the latest.
+// followLeader tells of each change of the leader. While a hook runs, changes that a later one
+// replaces are skipped.
 func (m *monitor) followLeader(ctx context.Context) {
 	var last primacy.Token
 	first := true

@@ -13,7 +13,7 @@ import (
 type manager struct {
 	r     *runner
 	n     *sdnotify.Notifier
-	every time.Duration // between two signs of life; 0: nobody waits for them
+	every time.Duration // between two watchdog pings; 0: nobody waits for them
 
 	mu     sync.Mutex
 	ready  bool
@@ -95,7 +95,7 @@ func (m *manager) stopping(limit time.Duration) {
 	}
 }
 
-// watch gives signs of life until ctx ends, as long as alive says that there is nothing wrong. A
+// watch sends watchdog pings until ctx ends, as long as alive says that there is nothing wrong. A
 // process that is frozen, or stuck, gives none, and the service manager ends it.
 func (m *manager) watch(ctx context.Context, alive func() error) {
 	if m == nil || m.every == 0 {
@@ -108,7 +108,7 @@ func (m *manager) watch(ctx context.Context, alive func() error) {
 			_ = m.n.Tell(sdnotify.Watchdog)
 			said = false
 		} else if !said {
-			_ = m.n.Tell(sdnotify.Status("no sign of life: " + err.Error()))
+			_ = m.n.Tell(sdnotify.Status("no watchdog ping: " + err.Error()))
 			said = true
 		}
 		select {

@@ -40,9 +40,10 @@ one leads at a time: first come, first served.
 
 COMMAND is started directly, without a shell, and does not outlive its leadership: when that is lost, its whole
 process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL before the deadline. That holds also
-when this process itself is killed or frozen: a guardian process keeps the deadline too. When this process is
-killed, the guardian gives leadership up as soon as nothing of COMMAND is left, so that the next candidate need
-not wait for the ttl.
+when this process itself is killed or frozen: a guardian process keeps the deadline too. If primacy and its
+guardian are killed at the same instant, the kernel kills the command, but what the command has started lives on,
+unless --isolate pid is given. When this process is killed, the guardian gives leadership up as soon as nothing of
+COMMAND is left, so that the next candidate need not wait for the ttl.
 
 Environment of COMMAND: PRIMACY_NAME, PRIMACY_ID, PRIMACY_TOKEN (send it with every write), PRIMACY_TTL_MS,
 PRIMACY_ROLE, PRIMACY_STATE_FILE (read by 'primacy leader NAME --valid'), PRIMACY_HELD (the names held by COMMAND
@@ -152,6 +153,7 @@ type lifeOptions struct {
 	onUnreachable string
 	onLost        string
 	onExit        string
+	isolate       string
 	eventsTo      string
 	statusAt      string
 
@@ -167,9 +169,38 @@ func (o *lifeOptions) bothFlags(f *pflag.FlagSet) {
 		"when to send READY=1 to systemd: candidate (once in the queue) or leader")
 	f.StringVar(&o.onUnreachable, "on-unreachable", "stop-at-deadline",
 		"if the store does not answer: stop-at-deadline, or stop-now (at the first renewal that fails)")
+	isolateFlag(f, &o.isolate)
 	f.StringVar(&o.eventsTo, "events", "", "write each event as a line of JSON to a FILE, or fd:N")
 	f.StringVar(&o.statusAt, "status", "",
 		"serve /leader, /livez, /readyz and /metrics over HTTP at HOST:PORT or unix:PATH")
+}
+
+// isolatePID is what --isolate can say.
+const isolatePID = "pid"
+
+// isolateFlag is of run, lock and cron.
+func isolateFlag(f *pflag.FlagSet, value *string) {
+	f.StringVar(value, "isolate", "",
+		"pid: run each command in a PID namespace, which the kernel ends with the guardian (default: do not)")
+}
+
+func checkIsolate(value string) error {
+	if value != "" && value != isolatePID {
+		return fmt.Errorf("--isolate %q: use %s, or leave it out", clean(value), isolatePID)
+	}
+	return nil
+}
+
+// newSupervisor returns what runs commands, each isolated as --isolate says. Call it before
+// signal.Notify, which forgets which signals were ignored.
+func newSupervisor(isolate string) (*supervise.Supervisor, error) {
+	s, err := supervise.New()
+	if err == nil && isolate != "" {
+		if err = s.Isolate(); err != nil {
+			err = fmt.Errorf("--isolate %s: %w", isolate, err)
+		}
+	}
+	return s, err
 }
 
 // runFlags are run's alone.
@@ -195,6 +226,9 @@ func (o *lifeOptions) check(lock bool) error {
 	}
 	if !lock && o.hookTimeout <= 0 {
 		return fmt.Errorf("--hook-timeout %v: use a positive duration, such as 10s", o.hookTimeout)
+	}
+	if err := checkIsolate(o.isolate); err != nil {
+		return err
 	}
 	for _, c := range []struct {
 		flag, value string
@@ -282,7 +316,7 @@ func (r *runner) run(ctx context.Context) error {
 		if _, err := runtimeDir(); err != nil {
 			return err // nor one that gets no state file
 		}
-		if r.supervisor, err = supervise.New(); err != nil { // before Notify, which forgets what was ignored
+		if r.supervisor, err = newSupervisor(r.isolate); err != nil {
 			return err
 		}
 	}

@@ -62,7 +62,7 @@ func TestACommandThatCannotRunDoesNotStand(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := filepath.Join(w.dir, "script")
-	if err := os.WriteFile(script, []byte("#!/nosuch/interpreter\n"), 0o755); err != nil {
+	if err := os.WriteFile(script, []byte("#!/proc/nosuch/interpreter\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -71,7 +71,7 @@ func TestACommandThatCannotRunDoesNotStand(t *testing.T) {
 		want    string
 	}{
 		{"nosuchcommand", 127, "command not found: nosuchcommand"},
-		{"/nosuch/command", 127, "command not found: /nosuch/command"},
+		{"/proc/nosuch/command", 127, "command not found: /proc/nosuch/command"},
 		{"", 127, "command not found"},
 		{text, 126, "command not executable: " + text},
 		{"/etc", 126, "command not executable: /etc"},

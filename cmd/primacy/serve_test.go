@@ -365,7 +365,7 @@ func TestServeAnswersEtcdsClients(t *testing.T) {
 	s := w.serve("side", "--etcd-api", "127.0.0.1:0", "--ttl", "2s")
 	s.tells("warning: the store is etcd")
 	addr := etcdAddr(s)
-	_, granted := etcdCall(t, addr, "lease/grant", `{"TTL":"3"}`)
+	_, granted := etcdCall(t, addr, "lease/grant", `{"TTL":"12"}`)
 	lease, _ := granted["ID"].(string)
 	code, won := etcdCall(t, addr, "election/campaign", `{"name":"bg==","lease":"`+lease+`","value":"dg=="}`) // n, v
 	leader, _ := won["leader"].(map[string]any)

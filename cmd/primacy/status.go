@@ -20,7 +20,7 @@ func statusCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "status [NAME | PREFIX/...]",
 		Aliases: []string{"list"},
-		Short:   "Show who leads or holds what, under which token, and who waits",
+		Short:   "Show the leaders and lock holders, their tokens, and who waits",
 		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who
 leads or holds, and who waits. Several hold a lock at once where they share it: readers (shared), or those in a
 semaphore (slot of N). The token is that of the claim; the fencing token of a lock is 65,536 times that, or a

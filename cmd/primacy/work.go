@@ -112,7 +112,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	r.report(event{Event: "exited", Token: term.Token(), Reason: primacy.Reason(r.status.Cause),
 		Status: &r.status.Code})
 	if r.status.Overrun > 0 {
-		r.say("ERROR: the command was alive %v past its deadline", r.status.Overrun)
+		r.say("ERROR: the command was alive %v after its lease deadline", r.status.Overrun)
 		term.Outlived(r.status.Overrun)
 	}
 	return nil

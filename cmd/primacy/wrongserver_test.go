@@ -141,8 +141,11 @@ func TestAMinorityThatRefusesIsTold(t *testing.T) {
 		addrs = append(addrs, redistest.Start(t, redistest.Options{Password: password}).Addr())
 	}
 	quorum := "redis+quorum://" + strings.Join(addrs, ",") + "?guard=off"
-	w.start("run", "--store", quorum, "n", "true").ends(0).complains(
-		"warning: " + addrs[1] + ": NOAUTH Authentication required.: this server does not vote; a majority does")
+	p := w.start("run", "--id", "me", "--store", quorum, "n", "true").ends(0).complains("primacy: me leads n\n",
+		"warning: "+addrs[1]+": NOAUTH Authentication required.: this server does not vote; a majority does")
+	if strings.Contains(p.err.String(), "token 0") {
+		t.Errorf("a store without tokens: %q", p.err.String())
+	}
 	w.start("cron", "-q", "--store", quorum, "x", "@daily", "--", "true").ends(exitUsage).inOneLine().complains(
 		"use etcd, PostgreSQL, Redis by redis://, or ZooKeeper")
 }

@@ -156,7 +156,7 @@ func checkBase(base string) error {
 	}
 	for _, suffix := range []string{lockSuffix, stampSuffix, newSuffix} {
 		if strings.HasPrefix(base, ".") && len(base) > len(".")+len(suffix) && strings.HasSuffix(base, suffix) {
-			return fmt.Errorf("a name like %q is kept for what stands beside a fenced file: choose another", base)
+			return fmt.Errorf("a name like %q is reserved for the files beside a fenced one: choose another", base)
 		}
 	}
 	return nil

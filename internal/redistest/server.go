@@ -187,8 +187,8 @@ func (s *Server) Client() *redis.Client {
 }
 
 func (s *Server) client() *redis.Client {
-	o := &redis.Options{Addr: s.Addr(), Password: s.o.Password, MaxRetries: -1, DialTimeout: 2 * time.Second, ContextTimeoutEnabled: true,
-		DisableIdentity: true}
+	o := &redis.Options{Addr: s.Addr(), Password: s.o.Password, MaxRetries: -1, DialTimeout: 2 * time.Second,
+		ReadTimeout: time.Minute, WriteTimeout: time.Minute, ContextTimeoutEnabled: true, DisableIdentity: true}
 	if s.o.User != "" {
 		o.Username, o.Password = "tester", "tester"
 	}
@@ -203,7 +203,7 @@ func (s *Server) Do(args ...any) any {
 	s.tb.Helper()
 	c := s.client()
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // the machine may be busy
 	defer cancel()
 	got, err := c.Do(ctx, args...).Result()
 	if err != nil {

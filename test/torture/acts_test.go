@@ -65,7 +65,8 @@ func readActs(t testing.TB, path string) []act {
 	return j.acts
 }
 
-// late is a term whose supervisor, guardian and command were all frozen, and when they were thawed.
+// late is a term whose acts after an instant are excused, and that instant: a cgroup that froze its
+// supervisor, guardian and command was thawed, or an operator removed its claim.
 type late struct {
 	token uint64
 	thaw  time.Duration

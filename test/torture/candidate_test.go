@@ -192,7 +192,7 @@ func (c *candidate) main() (proc, bool) {
 
 func procOf(pid int, role string) (proc, bool) {
 	st, ok := statOf(pid)
-	return proc{pid, role, st.start}, ok
+	return proc{pid, role, st.start, pid}, ok
 }
 
 // parts returns the processes of a `primacy run` that leads: supervisor, guardian, command.

@@ -39,8 +39,9 @@
 // killed and frozen, commands killed, networks blackholed and etcd restarted. The rest use the
 // library in the test's process, or in a helper process where the process itself must suffer:
 //
-//	TestRun               never two commands at once; commands gone by the deadline of a killed or
-//	                      frozen supervisor
+//	TestRun               never two commands at once; commands gone by the deadline, whichever two
+//	                      of supervisor, guardian and command are killed or frozen, or all three
+//	TestRunIsolated       the same with --isolate pid
 //	TestTransfers         leaders asked to hand over, with no other faults than those that disturb
 //	                      that
 //	TestLockHistories     see above
@@ -64,9 +65,10 @@
 //	                           what waiting for a ttl does about it
 //	TestStoreControl           SET NX PX on Redis, which must be seen to lead twice
 //
-// When supervisor, guardian and command are all frozen and thawed together nothing in the process
-// can prevent a late act. There the command is gone within 50 ms of the thaw, the late acts are
-// counted, and a fence is what refuses them.
+// When a cgroup freezes supervisor, guardian and command together (version 2), and thaws them after
+// the deadline, nothing in the process can prevent a late act, unless the command is isolated.
+// There the command is gone within 50 ms of the thaw, the late acts are counted, and a fence is
+// what refuses them.
 //
 // With -short, as make test has it, TestRun, TestTorture, TestTortureOnStores, TestPause and
 // TestSilentLink run briefly, and most others not at all.

@@ -24,7 +24,6 @@ type verdict struct {
 	terms        []safety.Interval // each from its first act to its last
 	overlaps     []safety.Overlap
 	acts         int
-	lateActs     int // of commands, after a thaw of everything
 	removedActs  int // after an operator had removed the claim, and before the holder heard of it
 	longestDeaf  time.Duration
 	writes       []safety.Write
@@ -54,13 +53,10 @@ func judge(l *line) (*verdict, error) {
 		if err := c.poll(); err != nil {
 			return nil, err
 		}
-		kept := slices.DeleteFunc(slices.Clone(c.acts),
-			func(a sight) bool { return c.kind == kindRun && isAfter(l.lates, a) >= 0 })
 		v.acts += len(c.acts)
-		v.lateActs += len(c.acts) - len(kept)
-		whole, _ := termsOf(l.name, c.id, kept)
+		whole, _ := termsOf(l.name, c.id, c.acts)
 		full = append(full, whole...)
-		kept = v.withoutRemoved(kept)
+		kept := v.withoutRemoved(slices.Clone(c.acts))
 		terms, parts := termsOf(l.name, c.id, kept)
 		v.terms, pieces, all = append(v.terms, terms...), append(pieces, parts...), append(all, kept...)
 	}
@@ -201,15 +197,15 @@ func (v *verdict) judgeWrites() error {
 }
 
 // unexpected returns the late writes of commands that nothing explains: a command that `primacy
-// run` ends in time writes late only where it was thawed with all that would end it, where its
-// write was kept on its way, or where an operator removed its claim.
+// run` ends in time writes late only where its write was kept on its way, or where an operator
+// removed its claim.
 func (v *verdict) unexpected() (found []error) {
 	l := v.line
 	for _, w := range l.sink.late {
-		explained := l.held[w.Token] || slices.ContainsFunc(append(slices.Clone(l.lates), l.removals...),
-			func(t late) bool { return t.token == w.Token })
+		explained := l.held[w.Token] ||
+			slices.ContainsFunc(l.removals, func(t late) bool { return t.token == w.Token })
 		if strings.HasPrefix(w.Who, kindRun) && !explained {
-			found = append(found, fmt.Errorf("a late write of a command that was not thawed: %v", w))
+			found = append(found, fmt.Errorf("a late write of a command that nothing explains: %v", w))
 		}
 	}
 	return found
@@ -306,7 +302,6 @@ func (v *verdict) String() string {
 	row("writes of unknown outcome", v.unknown)
 	row("stale writes, taken without a fence", v.stale)
 	row("stale writes, refused by the fence", v.stale)
-	row("late acts of commands thawed with their guardian", v.lateActs)
 	row("acts after an operator had removed the claim",
 		fmt.Sprintf("%d, for %v at most", v.removedActs, v.longestDeaf.Round(time.Millisecond)))
 	row("longest time without a leader", longest(v.silences).Round(time.Millisecond))

@@ -50,9 +50,9 @@ func TestJudge(t *testing.T) {
 	ttl := 3 * time.Second
 	for name, test := range map[string]struct {
 		// first and last act of run1 under token 1; primacy2 acts under token 2 from 10 s to 12 s
-		older          [2]time.Duration
-		lates, removed []late
-		overlaps       int
+		older    [2]time.Duration
+		removed  []late
+		overlaps int
 		// of two processes that want a lock: the tokens are those of their claims times 65,536, and
 		// more
 		lock bool
@@ -62,10 +62,6 @@ func TestJudge(t *testing.T) {
 			overlaps: 1},
 		"an act after the younger term": {older: [2]time.Duration{12*time.Second + 50*ms,
 			12*time.Second + 100*ms}, overlaps: 0},
-		"thawed together with its guardian": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
-			lates: []late{{token: 1, thaw: 6 * time.Second}}},
-		"thawed, and acts before the thaw, too": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
-			lates: []late{{token: 1, thaw: 10500 * ms}}, overlaps: 1},
 		"its claim was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
 			removed: []late{{token: 1, thaw: 9 * time.Second}}},
 		"it acts on for more than a ttl": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
@@ -77,7 +73,7 @@ func TestJudge(t *testing.T) {
 		"the claim of the younger was removed": {older: [2]time.Duration{5 * time.Second, 11 * time.Second},
 			removed: []late{{token: 2, thaw: 9500 * ms}}, overlaps: 1},
 	} {
-		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), lates: test.lates, removals: test.removed,
+		l := &line{name: "n", ttl: ttl, dir: t.TempDir(), removals: test.removed,
 			held: map[uint64]bool{},
 			sink: &sink{called: map[safety.Stamp]time.Duration{}}}
 		write := func(id, kind string, token int, from, to time.Duration) {

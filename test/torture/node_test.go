@@ -20,12 +20,13 @@ import (
 
 // node is one candidate: a `primacy run` process that reaches the store through proxies of its own.
 type node struct {
-	id     string
-	dir    string
-	bin    string
-	url    string            // of the store behind the proxies
-	links  []*etcdtest.Proxy // to each of its servers
-	untold bool              // the store gives terms no token
+	id       string
+	dir      string
+	bin      string
+	url      string            // of the store behind the proxies
+	links    []*etcdtest.Proxy // to each of its servers
+	untold   bool              // the store gives terms no token
+	isolated bool              // --isolate pid
 
 	cmd    *exec.Cmd
 	exited chan struct{}
@@ -43,7 +44,11 @@ func (n *node) up(t testing.TB, name string, ttl time.Duration, env ...string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(n.bin, "run", "--store", n.url, "--id", n.id, "--ttl", ttl.String(), name, "--", self)
+	args := []string{"run", "--store", n.url, "--id", n.id, "--ttl", ttl.String()}
+	if n.isolated {
+		args = append(args, "--isolate", "pid")
+	}
+	cmd := exec.Command(n.bin, append(args, name, "--", self)...)
 	cmd.Env = append(os.Environ(), append(env, "XDG_RUNTIME_DIR="+n.runDir(), helperEnv+"=act")...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Stdout, cmd.Stderr = log, log
@@ -164,7 +169,7 @@ func (v *victim) lastActs(t testing.TB, own string) map[proc]time.Duration {
 }
 
 func (v *victim) ownFile(own string, m proc) string {
-	return filepath.Join(own, fmt.Sprintf("%d.%s.%d", v.token, m.role, m.pid))
+	return filepath.Join(own, fmt.Sprintf("%d.%s.%d", v.token, m.role, m.number))
 }
 
 // rightWatch follows a supervisor's state file, which is gone when its command has ended.

@@ -16,9 +16,10 @@ import (
 
 // proc is a process, told from a later one with the same number by when it started.
 type proc struct {
-	pid   int
-	role  string
-	start string
+	pid    int
+	role   string
+	start  string
+	number int // what it takes for its process ID itself: another than pid in a PID namespace
 }
 
 // stat is what we need of /proc/<pid>/stat.
@@ -48,7 +49,7 @@ func find(t testing.TB, pid int, role string) proc {
 	if !ok {
 		t.Fatalf("%s %d is not there", role, pid)
 	}
-	return proc{pid, role, st.start}
+	return proc{pid, role, st.start, pid}
 }
 
 // dead says whether the process runs no more: a zombie does nothing.

@@ -139,15 +139,9 @@ func (t *target) Freeze(pastTTL bool) bool {
 	return true
 }
 
-// Thaw continues what was frozen, a whole `primacy run` from the command on. Nothing in it can keep
-// the command from acting in the moment of the thaw: these acts are counted, and are not held
-// against the promise.
+// Thaw continues what was frozen, a whole `primacy run` from the command on. The command is dead by
+// then if its deadline is over: the kernel has woken its guardian.
 func (t *target) Thaw() {
-	if len(t.frozen) > 1 {
-		t.line.mu.Lock()
-		t.line.lates = append(t.line.lates, late{token: t.token, thaw: boottime.Now()})
-		t.line.mu.Unlock()
-	}
 	for _, p := range slices.Backward(t.frozen) {
 		send(syscall.SIGCONT, p)
 	}

@@ -28,12 +28,17 @@ import (
 func TestRun(t *testing.T) {
 	t.Parallel()
 	n := knob(t, "TORTURE_ROUNDS", briefly(3, 20))
-	seed := uint64(knob(t, "TORTURE_SEED", int(time.Now().UnixNano()&0xffffff)+1))
-	t.Logf("TORTURE_SEED=%d, %d rounds, ttl %v", seed, n, runTTL)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	a := newRun(t, onEtcd(), 3, rng)
-	a.rounds(plan(rng, n, a.faults()))
+	a := newRun(t, onEtcd(), 3, newSeededRand(t))
+	a.rounds(plan(a.rng, n, a.faults()))
 	a.positiveControl()
+}
+
+// newSeededRand returns random numbers for a run, and prints their seed.
+func newSeededRand(t testing.TB) *rand.Rand {
+	t.Helper()
+	seed := newSeed(t)
+	t.Logf("TORTURE_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // rounds injects each of them into the leader in turn, and judges what the commands wrote.
@@ -229,9 +234,15 @@ type run struct {
 	thaws    []late
 	seen     []proc // everything that must be gone at the end
 	ended    bool
+	isolated bool // the candidates have --isolate pid
 }
 
 func newRun(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *run {
+	t.Helper()
+	return newRunOf(t, under, candidates, rng, false)
+}
+
+func newRunOf(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand, isolated bool) *run {
 	t.Helper()
 	bin, err := programtest.Program()
 	if err != nil {
@@ -239,7 +250,7 @@ func newRun(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *ru
 	}
 	dir := t.TempDir()
 	a := &run{T: t, storeUnder: under, rng: rng, store: under.start(t),
-		acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own")}
+		acts: &journal{path: filepath.Join(dir, "acts")}, own: filepath.Join(dir, "own"), isolated: isolated}
 	a.election = a.store.session(t, a.ttl).Election(electionName)
 	if err := os.Mkdir(a.own, 0o700); err != nil {
 		t.Fatal(err)
@@ -254,7 +265,7 @@ func newRun(t *testing.T, under *storeUnder, candidates int, rng *rand.Rand) *ru
 // add makes a candidate that does not run yet.
 func (a *run) add(id, dir, bin string) *node {
 	a.Helper()
-	n := &node{id: id, dir: dir, bin: bin, untold: a.noTokens}
+	n := &node{id: id, dir: dir, bin: bin, untold: a.noTokens, isolated: a.isolated}
 	n.links, n.url = a.store.links(a)
 	if err := os.Mkdir(n.runDir(), 0o700); err != nil {
 		a.Fatal(err)
@@ -355,9 +366,13 @@ func (a *run) members(token uint64) []proc {
 		if f[0] != strconv.FormatUint(token, 10) || len(readActs(a, filepath.Join(a.own, e.Name()))) == 0 {
 			continue
 		}
-		pid, _ := strconv.Atoi(f[2])
+		number, _ := strconv.Atoi(f[2])
+		pid := number
+		if a.isolated {
+			pid = outside(number, token)
+		}
 		st, _ := statOf(pid)
-		found = append(found, proc{pid, f[1], st.start})
+		found = append(found, proc{pid, f[1], st.start, number})
 	}
 	if len(found) != 2 {
 		return nil

@@ -196,7 +196,6 @@ type line struct {
 	candidates []*candidate
 
 	mu       sync.Mutex
-	lates    []late          // terms whose supervisor, guardian and command were frozen and thawed together
 	removals []late          // terms whose claim an operator removed, and when
 	held     map[uint64]bool // tokens of commands whose write was kept on its way
 

@@ -27,7 +27,7 @@ var (
 	held         = kind("held", http.StatusConflict, "others hold the lock, or wait for it")
 	tooLate      = kind("wait-timeout", http.StatusRequestTimeout, "not acquired in the time given")
 	noLeader     = kind("no-leader", http.StatusConflict, "nobody leads")
-	notStanding  = kind("not-standing", http.StatusConflict, "that candidate does not stand in the line")
+	notStanding  = kind("not-standing", http.StatusConflict, "that candidate is not waiting for this election")
 	notHeld      = kind("not-held", http.StatusGone, "nothing is held here under that token")
 	stale        = kind("stale-token", http.StatusPreconditionFailed, "a larger token has been seen")
 	noJob        = kind("no-such-job", http.StatusNotFound, "no process has ever had a job of that name")

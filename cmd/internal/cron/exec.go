@@ -165,7 +165,8 @@ func (e ending) ended(st supervise.Status, t *primacy.Term) Ended {
 		out.Text = "this machine was too busy to extend its time"
 	}
 	if st.Overrun > 0 {
-		out.Text = strings.TrimSpace(fmt.Sprintf("%s ERROR: it outlived its right by %v", out.Text, st.Overrun))
+		out.Text = strings.TrimSpace(fmt.Sprintf("%s ERROR: it was alive %v after its lease deadline",
+			out.Text, st.Overrun))
 	}
 	return out
 }

@@ -166,6 +166,22 @@ func TestTrackerTriesAgain(t *testing.T) {
 		append(lost, rec{at: 20, kind: kindGap, verdict: Missed, upto: 100})...).orders(109))
 }
 
+// A run is tried again as often as the definition says under which it began: while a new file is
+// rolled out, processes with the old one and the new one decide about it.
+func TestARunIsTriedAgainByTheDefinitionUnderWhichItBegan(t *testing.T) {
+	for _, retries := range []int{0, 2} {
+		tr := trackerOf(t, func(j *Job) { j.Retries = 2 - retries })
+		v := &view{attempts: map[ID]*begun{}}
+		v.take(Record{Key: Key{at(10), 1, kindBegin}, Verdict: Began, Retries: retries, By: "p", When: at(11),
+			Sched: tr.job.instants(), Claim: tr.job.claim(at(10), false)})
+		v.take(Record{Key: Key{at(10), 1, kindEnd}, Verdict: Lost, By: "q", When: at(11)})
+		tr.observe(v, at(12))
+		if got := tr.orders(35); slices.Contains(got, "run 10.2") != (retries > 0) {
+			t.Errorf("it began with %d retries, and the file has %d: %q", retries, 2-retries, got)
+		}
+	}
+}
+
 func TestTrackerOfAPausedJob(t *testing.T) {
 	paused := append(append([]rec{fresh0}, ran(10)...), rec{at: 15, kind: kindNote, verdict: Paused})
 	tr := trackerOf(t, nil).sees1(35, paused...)

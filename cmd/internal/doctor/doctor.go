@@ -172,7 +172,7 @@ func (p *examination) line(ctx context.Context) []Check {
 	for _, s := range all {
 		if s.Note != "" {
 			c.Level, c.Found = driver.Warning, c.Found+fmt.Sprintf("; the claim with token %d: %s", s.Token, s.Note)
-			c.Advice = "see who entered it; one without a lease blocks the line until it is deleted by hand"
+			c.Advice = "see who entered it; one without a lease blocks the queue until it is deleted by hand"
 		}
 	}
 	return []Check{c}

@@ -42,9 +42,9 @@ func discipline(drift float64) Check {
 		return c
 	}
 	ppm := float64(t.Freq)/65536 + (float64(t.Tick)/10000-1)*1e6
-	kept := "kept by NTP"
+	kept := "synchronised by NTP"
 	if t.Status&unix.STA_UNSYNC != 0 {
-		kept = "kept by nobody (no NTP has set it)"
+		kept = "not synchronised (no NTP); not needed: only its rate counts"
 	}
 	c.Found = fmt.Sprintf("%s, corrected by %+.1f ppm (%+.3f %%)", kept, ppm, ppm/1e4)
 	c.Figures = map[string]float64{"correction_ppm": ppm}
@@ -62,9 +62,9 @@ func vm() Check {
 	if h == "" {
 		return c
 	}
-	c.Found = h + "; if it is paused or restored, its clocks may stand still, and then only a fence holds"
+	c.Found = h + "; if it is paused or restored, its clocks may stop, and then only a fence protects"
 	if _, err := os.Stat("/dev/vmclock0"); err == nil {
-		c.Found += "; /dev/vmclock0 tells of such pauses"
+		c.Found += "; /dev/vmclock0 reports such pauses"
 	}
 	return c
 }

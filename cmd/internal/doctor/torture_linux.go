@@ -171,7 +171,7 @@ func (r *run) firstLeader(ctx context.Context) error {
 		fell, fallen := r.fell, r.fallen
 		r.mu.Unlock()
 		if fallen >= len(r.candidates) {
-			return fmt.Errorf("the candidates cannot stand: %s", strings.TrimPrefix(fell, "primacy: "))
+			return fmt.Errorf("the candidates cannot campaign: %s", strings.TrimPrefix(fell, "primacy: "))
 		}
 		if sleep(ctx, 20*time.Millisecond) != nil {
 			return nil

@@ -30,7 +30,7 @@ func promises(c driver.Caps, o Options) (can, cannot []string) {
 		cannot = append(cannot, "fencing tokens: nothing can refuse a late write of an old leader")
 	}
 	if c.FIFO {
-		can = append(can, "first come, first served: the line has an order, and one waiter is woken, not all")
+		can = append(can, "first come, first served: one queue for each name; a release wakes one waiter, not all")
 	} else {
 		cannot = append(cannot, "an order among those who wait: whoever is quickest leads next")
 	}

@@ -29,7 +29,7 @@ var told = map[primacy.Reason]string{
 	primacy.Deposed:     "deposed: its claim was removed",
 	primacy.Closed:      "session closed",
 	primacy.Died:        "process died",
-	primacy.Unknown:     "no end was recorded: lease expired or process died",
+	primacy.Unknown:     "lease expired or process died: no end was recorded",
 
 	Exited:      "the command ended",
 	Stopped:     "stopped by a signal",

@@ -20,6 +20,10 @@ var (
 	ErrNotFound      = errors.New("command not found")      // a shell would exit 127
 	ErrNotExecutable = errors.New("command not executable") // a shell would exit 126
 	ErrTooLate       = errors.New("too little time before the deadline")
+
+	// ErrIsolate: this machine lets this process make no PID namespace.
+	ErrIsolate = errors.New("no PID namespace: it needs CAP_SYS_ADMIN, or a kernel that lets ordinary users " +
+		"make user namespaces")
 )
 
 // Command is what to run, and until when. Only Args and Deadline are required.

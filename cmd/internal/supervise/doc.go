@@ -11,6 +11,10 @@
 //	     └── guardian killed or frozen:                          └── supervisor dead or frozen:
 //	         kills the tree itself                                   TERM, then KILL by the deadline
 //
+// A suspended process (SIGSTOP) keeps no deadline by itself. So both have an alarm: a timer of the
+// kernel that sends SIGCONT to the process at the instant when it must kill the tree. A tree that
+// is suspended whole is killed while it is suspended.
+//
 // The guardian is this same executable again. The program therefore calls [GuardianMain] before
 // anything else when its first argument is [GuardianArg]. The guardian is the parent of the command
 // and a child subreaper: the kernel gives it every process below it that loses its parent, also
@@ -54,11 +58,13 @@
 // # Which file runs where
 //
 //	both processes   plan.go (when to stop and to kill), protocol_linux.go, poll_linux.go,
-//	                 tree_linux.go, terminal_linux.go, lastaction.go (the public types)
+//	                 alarm_linux.go, tree_linux.go, terminal_linux.go, lastaction.go (the public
+//	                 types)
 //	supervisor       command.go, supervisor_linux.go, process_linux.go (any goroutine),
 //	                 watcher_linux.go (one goroutine a Process)
 //	guardian         guardian_linux.go, lastaction_linux.go (one loop, on a thread that it locks
 //	                 with runtime.LockOSThread)
+//	init             namespace_linux.go: the first process of a PID namespace, see Isolate
 //	not on Linux     supervisor_other.go (New returns an error, so nothing is supervised)
 //
 // # Locks
@@ -81,7 +87,7 @@
 // daemon, cron, systemd-run), one it has no permission to kill (set-user-ID, when we are not root),
 // or one that hangs in the kernel (state D). [Status].Overrun shows the last two. If supervisor and
 // guardian are killed at the same instant, the command dies with its parent (PDEATHSIG), but its
-// own children live on: there a cgroup must help, as systemd's KillMode does. When a whole machine
-// is frozen and thawed, the command runs on until the guardian has woken: only the fencing token
-// helps.
+// own children live on, unless [Supervisor.Isolate] was called. When a whole machine, or a cgroup
+// without Isolate, is frozen and thawed, the command runs on until the guardian has woken: only the
+// fencing token helps.
 package supervise

@@ -20,12 +20,13 @@ const ordersFD = 3
 
 // guardian is the state of a guardian process. Only the loop of GuardianMain uses it, on one locked
 // thread, so it has no mutex. (The goroutine that newGuardian starts only writes to childEvent.)
-// After every wake-up the loop first takes in all that has happened and only then looks at the
-// clock. So a deadline that was extended while the guardian was frozen counts. If it was not
-// extended, the guardian notices that before it does anything else.
+// After every wake-up the loop first looks at the clock and then takes in all that has happened. So
+// a deadline that was extended while the guardian was frozen counts, wherever in the loop that was.
 type guardian struct {
 	orderReader lineReader // closed: the supervisor is dead, or will never send anything again
 	timer       int        // descriptor of a timer on the boot clock
+	alarm       *alarm     // ends a suspension of this process when the tree must be killed
+	killAlarm   *alarm     // with a namespace: kills this process, and so the tree, if alarm did not help
 	childEvent  int        // eventfd, set after each SIGCHLD
 	endLoop     bool       // the loop of GuardianMain ends, and the process with it
 
@@ -33,7 +34,8 @@ type guardian struct {
 	command    startOrder
 	terminal   *terminal // nil: the command's standard input is not our terminal
 	plan       plan
-	pid        int // the command's; 0: not started
+	namespace  *namespace // nil: the command is not isolated
+	pid        int        // the command's; 0: not started
 	lastAction lastActionRunner
 
 	// What has happened to the command and the tree, in the usual order.
@@ -54,6 +56,14 @@ func GuardianMain(handler OrphanHandler) {
 	// The kernel sends PDEATHSIG when the THREAD that forked ends. So the command must be forked by
 	// a thread that lives as long as this process; the Go runtime may end any other thread.
 	runtime.LockOSThread()
+	if len(os.Args) > 2 {
+		switch os.Args[2] {
+		case namespaceInitArg:
+			namespaceInit()
+		case checkIsolateArg:
+			os.Exit(0)
+		}
+	}
 	g, err := newGuardian()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "primacy: guardian:", err)
@@ -62,17 +72,22 @@ func GuardianMain(handler OrphanHandler) {
 	g.lastAction.handler = handler
 	for !g.endLoop {
 		g.sleep()
-		for _, o := range g.readOrders() {
-			g.obey(o)
+		now := boottime.Now()
+		orders := g.readOrders()
+		for _, o := range orders { // first, so that no other order is taken for one that came too late
+			g.plan.extend(o.Deadline)
+		}
+		for _, o := range orders {
+			g.obey(o, now)
 		}
 		switch {
 		case g.pid == 0:
 			g.endLoop = g.endLoop || g.orderReader.closed
 		case g.goneReported:
-			g.afterGone(boottime.Now())
+			g.afterGone(now)
 		default:
 			g.observe()
-			g.act(boottime.Now())
+			g.act(now)
 		}
 	}
 	os.Exit(0)
@@ -102,6 +117,8 @@ func newGuardian() (*guardian, error) {
 	if g.childEvent, err = newEvent(); err != nil {
 		return nil, err
 	}
+	g.alarm = newAlarm(unix.SIGCONT)
+	g.killAlarm = &alarm{}
 	children := make(chan os.Signal, 1) // one is enough: it says "look", not how often
 	signal.Notify(children, unix.SIGCHLD)
 	go func() {
@@ -143,18 +160,30 @@ func (g *guardian) sleep() {
 	switch {
 	case g.goneReported:
 		_ = setTimer(g.timer, g.plan.deadline)
+		g.alarm.off()
+		g.killAlarm.off()
 	case g.killRounds > 100: // a process hangs in the kernel, or we may not kill it: do not spin
 		timeout = 20
 	case g.killRounds > 0:
 		timeout = 2
 	case g.pid != 0:
 		_ = setTimer(g.timer, g.plan.next())
+		g.setAlarms()
 	}
 	if g.orderReader.closed { // a closed socket can always be read, and would wake us without end
 		poll(timeout, g.timer, g.childEvent)
 	} else {
 		poll(timeout, g.timer, g.childEvent, ordersFD)
 	}
+}
+
+// setAlarms sets the alarms for the present plan. With a namespace the kernel kills this process
+// shortly before the deadline, and the tree with it, if nobody has killed the tree by then.
+// Without one killAlarm is never armed: the command would end with this process, but what the
+// command started would not, and nobody would be left to kill it.
+func (g *guardian) setAlarms() {
+	g.alarm.set(g.plan.killAt())
+	g.killAlarm.set(g.plan.deadline - g.plan.margin/4)
 }
 
 // readOrders returns every order that has arrived. A line that is no order counts as the
@@ -180,16 +209,18 @@ func (g *guardian) report(r report) {
 	}
 }
 
-func (g *guardian) obey(o order) {
+// obey carries out an order that was read after now.
+func (g *guardian) obey(o order, now time.Duration) {
 	if g.pid == 0 {
 		if o.Start != nil {
 			g.start(*o.Start)
 		}
 		return
 	}
+	// An order that comes too late sends no signal: SIGCONT would let a suspended command act
+	// before it is killed.
 	switch {
-	case o.Deadline != 0:
-		g.plan.extend(o.Deadline)
+	case now >= g.plan.killAt():
 	case o.Signal != 0:
 		g.signalGroup(o.Signal)
 	case o.StopGrace != nil:
@@ -213,19 +244,26 @@ func (g *guardian) start(c startOrder) {
 		}
 	}
 	g.command = c
-	g.plan = plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin}
+	g.plan = plan{deadline: max(c.Deadline, g.plan.deadline), grace: c.Grace, margin: c.Margin}
+	if c.Isolate {
+		var err error
+		if g.namespace, err = newNamespace(); err != nil {
+			g.notStarted(failReport{Isolate: true, Text: err.Error()})
+			return
+		}
+		g.killAlarm = newAlarm(unix.SIGKILL)
+	}
 	// The order may have been in the socket while the machine stood still.
 	if now := boottime.Now(); now >= g.plan.next() {
-		g.report(report{Failed: &failReport{TooLate: true, Text: "the guardian came to start it too late"}})
-		g.endLoop = true
+		g.notStarted(failReport{TooLate: true, Text: "the guardian came to start it too late"})
 		return
 	}
-	pid, err := syscall.ForkExec(string(c.Path), convert[string](c.Args), attr)
+	g.setAlarms() // before the command runs: this process may be suspended at any instruction
+	pid, err := g.forkExec(string(c.Path), convert[string](c.Args), attr)
 	if err != nil {
-		f := &failReport{Text: err.Error()}
+		f := failReport{Text: err.Error()}
 		errors.As(err, &f.Errno)
-		g.report(report{Failed: f})
-		g.endLoop = true
+		g.notStarted(f)
 		return
 	}
 	g.pid = pid
@@ -234,6 +272,23 @@ func (g *guardian) start(c startOrder) {
 	}
 	releaseFiles()
 	g.report(report{Started: pid})
+}
+
+// notStarted reports why the command does not run, and ends the loop.
+func (g *guardian) notStarted(why failReport) {
+	if g.namespace != nil {
+		g.namespace.abandon()
+	}
+	g.report(report{Failed: &why})
+	g.endLoop = true
+}
+
+// forkExec starts the command, in the namespace if it has one.
+func (g *guardian) forkExec(path string, args []string, attr *syscall.ProcAttr) (pid int, err error) {
+	if g.namespace != nil {
+		return g.namespace.forkExec(path, args, attr)
+	}
+	return syscall.ForkExec(path, args, attr)
 }
 
 // releaseFiles closes the guardian's copies of what belongs to the command: whoever reads a pipe of
@@ -256,6 +311,9 @@ func releaseFiles() {
 func (g *guardian) observe() {
 	if !g.commandExited {
 		g.commandExited = g.commandChanged(unix.WEXITED | unix.WNOWAIT) // WNOWAIT: seen, but not reaped
+		if g.commandExited && g.namespace != nil {
+			g.namespace.endWhenEmpty()
+		}
 	}
 	if !g.commandExited && g.commandChanged(unix.WSTOPPED) {
 		g.report(report{Suspended: true})
@@ -270,11 +328,12 @@ func (g *guardian) commandChanged(options int) bool {
 	return err == nil && info.Signo != 0
 }
 
-// reapOrphans reaps the dead among our children, but for the command, and returns how many live.
+// reapOrphans reaps the dead among our children, but for the command and the first process of its
+// namespace, and returns how many live.
 func (g *guardian) reapOrphans() int {
 	living := 0
 	for _, child := range newChildLister()(os.Getpid()) {
-		if child == g.pid {
+		if child == g.pid || g.namespace != nil && child == g.namespace.init {
 			continue
 		}
 		if pid, err := unix.Wait4(child, nil, unix.WNOHANG|unix.WALL, nil); err == nil && pid == 0 {
@@ -291,9 +350,13 @@ func (g *guardian) act(now time.Duration) {
 	// again below, because stop may have moved killAt to an earlier instant meanwhile.
 	if now >= g.plan.killAt() {
 		g.setCause(CauseDeadline)
+		// From here on nothing gets the stop signal, which comes with SIGCONT: a suspended command
+		// would act until SIGKILL reaches it.
+		g.plan.beginStop(now, 0)
+		g.remainingStopSent = true
 	}
 	if g.reapTree() {
-		g.reportGone(now)
+		g.reportGone()
 		g.afterGone(now)
 		return
 	}
@@ -400,14 +463,14 @@ func (g *guardian) reapCommandLast() bool {
 }
 
 // reportGone reports that nothing of the tree is left, and sets goneReported.
-func (g *guardian) reportGone(now time.Duration) {
+func (g *guardian) reportGone() {
 	g.setCause(CauseExited)
 	killed := g.cause != CauseExited && g.waitStatus.Signaled() && g.waitStatus.Signal() == syscall.SIGKILL
 	if g.orderReader.closed && g.terminal != nil { // else the supervisor does it
 		g.terminal.takeFrom(g.pid)
 		g.terminal.restore()
 	}
-	overrun := max(0, now-g.plan.deadline)
+	overrun := max(0, boottime.Now()-g.plan.deadline)
 	gone := &goneReport{WaitStatus: g.waitStatus, Cause: g.cause, CommandKilled: killed, Overrun: overrun}
 	g.report(report{Gone: gone})
 	g.goneReported = true

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -58,18 +60,25 @@ type family struct {
 // before it ends.
 func newFamily(t *testing.T, ttl time.Duration) *family {
 	t.Helper()
-	return newFamilyWith(t, ttl, func(*Command) {})
+	return newFamilyOf(t, ttl, func(*setup) {})
 }
 
 // newFamilyWith is newFamily with a command that was changed.
 func newFamilyWith(t *testing.T, ttl time.Duration, change func(*Command)) *family {
 	t.Helper()
+	return newFamilyOf(t, ttl, func(s *setup) { change(&s.Command) })
+}
+
+// newFamilyOf is newFamily with a setup that was changed.
+func newFamilyOf(t *testing.T, ttl time.Duration, change func(*setup)) *family {
+	t.Helper()
 	c, file := tree(t, ttl)
-	change(&c)
 	dir := t.TempDir()
 	f := &family{report: filepath.Join(dir, "report"), file: file}
 	hold := filepath.Join(dir, "hold")
-	f.cmd = supervisorCommand(t, setup{Command: c, TTL: ttl, Hold: hold, Report: f.report})
+	s := setup{Command: c, TTL: ttl, Hold: hold, Report: f.report}
+	change(&s)
+	f.cmd = supervisorCommand(t, s)
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +90,11 @@ func newFamilyWith(t *testing.T, ttl time.Duration, change func(*Command)) *fami
 	f.supervisor = f.cmd.Process.Pid
 	f.guardian, f.command = awaitStart(t, f.report)
 	waitTree(t, file)
-	eventually(t, "the daemon's parent gone", func() bool { return len(f.pids()) == 3 })
+	want := 3
+	if s.Isolate {
+		want++ // the first process of the namespace
+	}
+	eventually(t, "the daemon's parent gone", func() bool { return len(f.pids()) == want })
 	f.all = append(f.pids(), f.guardian)
 	if err := os.WriteFile(hold, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -125,13 +138,13 @@ func (f *family) pids() []int {
 func (f *family) wantNobodyLeft(t *testing.T) {
 	t.Helper()
 	eventually(t, "nobody left of the family", func() bool {
-		for _, pid := range f.all {
+		gone := true
+		for _, pid := range f.all { // all: the end of a namespace waits until its other zombies are reaped
 			_, _ = syscall.Wait4(pid, nil, unix.WNOHANG, nil)
-			if _, there := readStat(pid); there {
-				return false
-			}
+			_, there := readStat(pid)
+			gone = gone && !there
 		}
-		return true
+		return gone
 	})
 }
 
@@ -153,6 +166,23 @@ func send(t *testing.T, sig unix.Signal, pids ...int) {
 			t.Fatalf("signal %v to %d: %v", sig, pid, err)
 		}
 	}
+}
+
+// awaitFrozen returns when no thread of these processes runs.
+func awaitFrozen(t *testing.T, pids ...int) {
+	t.Helper()
+	eventually(t, "all frozen", func() bool {
+		for _, pid := range pids {
+			threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+			for _, thread := range threads {
+				id, _ := strconv.Atoi(filepath.Base(thread))
+				if s, ok := readStat(id); ok && s.state != 'T' { // a thread has a folder of its own in /proc
+					return false
+				}
+			}
+		}
+		return true
+	})
 }
 
 // ttl leaves a margin of half a second (tree): machines on which other tests run need some of it.
@@ -194,27 +224,98 @@ func TestGuardianFrozen(t *testing.T) {
 	f := newFamily(t, ttl)
 	send(t, unix.SIGSTOP, f.guardian)
 	wantDeadBy(t, f.file, f.deadline)
-	if got, want := f.status(t), (Status{Code: 137, Cause: CauseGuardianLost, Killed: true}); got != want {
+	if got, want := f.status(t), (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
-// The whole machine stands still past the deadline. What is thawed first is the command: nobody can
-// do better than to kill it as soon as the guardian runs again.
+// A guardian that no alarm wakes, as in a frozen cgroup: it is suspended again as soon as it runs.
+func TestGuardianFrozenForGood(t *testing.T) {
+	t.Parallel()
+	f := newFamily(t, ttl)
+	over := make(chan struct{})
+	var freezer sync.WaitGroup
+	freezer.Go(func() {
+		for tick := time.NewTicker(100 * time.Microsecond); ; {
+			select {
+			case <-tick.C:
+				_ = unix.Kill(f.guardian, unix.SIGSTOP)
+			case <-over:
+				return
+			}
+		}
+	})
+	wantDeadBy(t, f.file, f.deadline)
+	if got := f.status(t); got.Code != 137 || !got.Killed {
+		t.Errorf("got %+v", got)
+	}
+	close(over)
+	freezer.Wait()
+}
+
+// Whichever two of the three are killed or frozen, nothing of the tree acts after the deadline. A
+// supervisor and a guardian that are frozen are woken by the kernel. One pair is TestBothKilled's.
+func TestTwoKilledOrFrozen(t *testing.T) {
+	t.Parallel()
+	signals := map[string]unix.Signal{"killed": unix.SIGKILL, "frozen": unix.SIGSTOP}
+	for _, who := range [][2]string{{"supervisor", "guardian"}, {"supervisor", "command"}, {"guardian", "command"}} {
+		for first, firstSignal := range signals {
+			for second, secondSignal := range signals {
+				if who[1] == "guardian" && first == "killed" && second == "killed" {
+					continue
+				}
+				t.Run(who[0]+" "+first+", "+who[1]+" "+second, func(t *testing.T) {
+					t.Parallel()
+					f := newFamily(t, ttl)
+					pids := map[string]int{"supervisor": f.supervisor, "guardian": f.guardian, "command": f.command}
+					send(t, firstSignal, pids[who[0]])
+					send(t, secondSignal, pids[who[1]])
+					wantDeadBy(t, f.file, f.deadline)
+				})
+			}
+		}
+	}
+}
+
+// All are frozen at once, as a whole, and nobody thaws them: the kernel wakes the guardian, which
+// kills the tree while that is still suspended. Nothing of it acts again.
 func TestAllFrozen(t *testing.T) {
 	t.Parallel()
 	f := newFamily(t, ttl)
-	all := append(f.pids(), f.guardian, f.supervisor)
+	all := append([]int{f.supervisor, f.guardian}, f.pids()...)
 	send(t, unix.SIGSTOP, all...)
-	eventually(t, "the deadline", func() bool { return boottime.Now() > f.deadline+20*time.Millisecond })
-	thaw := boottime.Now()
-	send(t, unix.SIGCONT, all...)
-	f.status(t)
+	awaitFrozen(t, all...)
+	frozen := boottime.Now()
+	if got, want := f.status(t), (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	wantDeadBy(t, f.file, f.deadline)
 	for id, last := range stamps(t, f.file) {
-		t.Logf("%s: last stamp %v after the thaw", id, last-thaw)
-		if last-thaw > 500*time.Millisecond { // less than the grace: nobody was asked to end
-			t.Errorf("%s ran on for %v after the thaw", id, last-thaw)
+		if last > frozen {
+			t.Errorf("%s acted %v after it was frozen", id, last-frozen)
 		}
+	}
+}
+
+// A guardian that is frozen while the deadline moves on is woken at the last one that it knew, and
+// goes on.
+func TestAFrozenGuardianWakesAndGoesOn(t *testing.T) {
+	s := newSupervisor(t)
+	c := command("while :; do sleep 0.05; done")
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+time.Second, 100*time.Millisecond, 200*time.Millisecond
+	p := start(t, s, c)
+	send(t, unix.SIGSTOP, p.guardian.Process.Pid)
+	awaitFrozen(t, p.guardian.Process.Pid)
+	for end := boottime.Now() + 2*time.Second; boottime.Now() < end; time.Sleep(10 * time.Millisecond) {
+		p.Extend(boottime.Now() + 10*time.Second)
+	}
+	eventually(t, "a guardian that runs", func() bool {
+		s, ok := readStat(p.guardian.Process.Pid)
+		return ok && s.state != 'T'
+	})
+	p.Stop(time.Second)
+	if got, want := withoutOverrun(p.Wait()), (Status{Code: 143, Cause: CauseStopped}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -43,6 +43,7 @@ func TestMain(m *testing.M) {
 // setup is what a supervisor process is told, as JSON in its argument.
 type setup struct {
 	Command Command
+	Isolate bool
 	Report  string        // file for "started GUARDIAN COMMAND", "deadline NS" and "ended STATUS"
 	TTL     time.Duration // if set, the deadline: so long after now, again and again until the file Hold exists
 	Hold    string
@@ -54,6 +55,9 @@ func supervisorMain(text string) {
 	check(json.Unmarshal([]byte(text), &s))
 	sup, err := New()
 	check(err)
+	if s.Isolate {
+		check(sup.Isolate())
+	}
 	sigs := make(chan os.Signal, 16)
 	signal.Notify(sigs, Signals()...)
 	out, err := os.OpenFile(s.Report, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

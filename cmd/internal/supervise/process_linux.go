@@ -63,7 +63,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 		Path: rawString(path), Args: convert[rawString](c.Args), Env: convert[rawString](c.Env), Dir: rawString(c.Dir),
 		Deadline: c.Deadline, Grace: c.Grace, Margin: c.Margin,
 		StopSignal: c.StopSignal, Ignored: s.ignoredSignals, Group: unix.Getpgrp(),
-		LastAction: c.LastAction, SupervisorPID: os.Getpid(),
+		LastAction: c.LastAction, SupervisorPID: os.Getpid(), Isolate: s.isolate,
 	}
 	p.queue = []order{{Start: start}}
 	in, out, errs := cmp.Or(c.Stdin, os.Stdin), cmp.Or(c.Stdout, os.Stdout), cmp.Or(c.Stderr, os.Stderr)
@@ -76,14 +76,15 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 		unix.Close(timer)
 		return nil, err
 	}
-	fd, err := p.startGuardian(in, out, errs)
+	fd, err := p.startGuardian(s.isolate, in, out, errs)
 	if err != nil {
 		unix.Close(timer)
 		unix.Close(p.eventFD)
 		return nil, err
 	}
+	w := &watcher{Process: p, timer: timer, alarm: newAlarm(unix.SIGCONT), reportReader: lineReader{fd: fd}}
+	w.alarm.set(p.killAt()) // before the order to start is sent: this process may be suspended at any instruction
 	go p.sendOrders()
-	w := &watcher{Process: p, timer: timer, reportReader: lineReader{fd: fd}}
 	go w.run()
 	if err := <-p.startResult; err != nil {
 		<-p.done
@@ -94,7 +95,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 
 // startGuardian runs this executable again, from /proc/self/exe: the file may have been replaced by
 // an upgrade. It returns the descriptor of our end of the socket. Start calls it.
-func (p *Process) startGuardian(in, out, errs *os.File) (int, error) {
+func (p *Process) startGuardian(isolate bool, in, out, errs *os.File) (int, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, fmt.Errorf("socket to the guardian: %w", err)
@@ -114,8 +115,14 @@ func (p *Process) startGuardian(in, out, errs *os.File) (int, error) {
 		// its own: the guardian would lose the terminal.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
+	if isolate && !mayMakeNamespaces() {
+		inUserNamespace(p.guardian.SysProcAttr)
+	}
 	if err := p.supervisor.StartOther(p.guardian); err != nil {
 		p.socket.Close()
+		if isolate {
+			err = fmt.Errorf("%w (%w)", ErrIsolate, err)
+		}
 		return -1, fmt.Errorf("start the guardian: %w", err)
 	}
 	return pair[0], nil
@@ -234,6 +241,8 @@ func (p *Process) overrun() time.Duration {
 // startError returns the error of this package for a failed start.
 func startError(f *failReport) error {
 	switch {
+	case f.Isolate:
+		return fmt.Errorf("%w (%s)", ErrIsolate, f.Text)
 	case f.TooLate:
 		return fmt.Errorf("%w: %s", ErrTooLate, f.Text)
 	case f.Errno == unix.ENOENT:

@@ -34,6 +34,7 @@ type startOrder struct {
 	Foreground bool             `json:"foreground"` // give the command the terminal on its standard input
 	Group      int              `json:"group"`      // the process group that had the terminal before
 	LastAction *LastAction      `json:"last_action"`
+	Isolate    bool             `json:"isolate"` // run the command in a PID namespace
 	// SupervisorPID is the supervisor's process ID. When the guardian has another parent, the
 	// supervisor is dead.
 	SupervisorPID int `json:"supervisor"`
@@ -75,6 +76,7 @@ type report struct {
 type failReport struct {
 	Errno   syscall.Errno `json:"errno"`
 	TooLate bool          `json:"too_late"`
+	Isolate bool          `json:"isolate"` // there is no PID namespace for it
 	Text    string        `json:"text"`
 }
 

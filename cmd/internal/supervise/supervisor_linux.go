@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,6 +22,8 @@ type Supervisor struct {
 	// ignoredSignals are those that this process ignored when it began. The command must ignore
 	// them too: under nohup that is SIGHUP. Set by New, then only read.
 	ignoredSignals []syscall.Signal
+	// isolate: commands run in PID namespaces. Set by Isolate, then only read.
+	isolate bool
 
 	// mu is held while a child is started and until it is in spared. So killLostTree never takes a
 	// new child for an orphan of the lost guardian.
@@ -77,6 +80,31 @@ func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 	s.addLocked(cmd.Process.Pid, true)
 	return nil
 }
+
+// Isolate makes every command that is started later run in a PID namespace of its own. The kernel
+// then ends the command and all it started with the guardian, whatever ends that: also when
+// supervisor and guardian are killed at one instant, or are frozen by a cgroup. In the namespace
+// processes have other numbers than outside, and /proc shows those of the namespace only.
+//
+// It runs this program once in a namespace, and returns an error that wraps [ErrIsolate] if the
+// machine lets this process make none. Call it before the first Start.
+func (s *Supervisor) Isolate() error {
+	s.isolate = true
+	p, err := s.Start(Command{
+		Args: []string{"/proc/self/exe", GuardianArg, checkIsolateArg}, NoJobControl: true,
+		Deadline: boottime.Now() + checkLimit, Grace: time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	p.Wait()
+	return nil
+}
+
+const (
+	checkIsolateArg = "check"          // the second argument of the program that Isolate runs
+	checkLimit      = 30 * time.Second // how long that may take
+)
 
 // addLocked adds a child to spared. It first removes the dead: otherwise spared would grow for
 // ever, and a dead child's process ID may belong to another process later.

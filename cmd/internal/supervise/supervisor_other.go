@@ -23,6 +23,9 @@ var errLinux = errors.New("commands can be supervised on Linux only: use the lib
 // New returns an error.
 func New() (*Supervisor, error) { return nil, errLinux }
 
+// Isolate returns an error.
+func (s *Supervisor) Isolate() error { return errLinux }
+
 // GuardianMain ends the process.
 func GuardianMain(OrphanHandler) { os.Exit(125) }
 

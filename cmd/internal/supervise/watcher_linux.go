@@ -23,7 +23,8 @@ import (
 // and status once, in finish. Others read pid only after startResult, and status only after done.
 type watcher struct {
 	*Process
-	timer        int // descriptor of a timer on the boot clock
+	timer        int    // descriptor of a timer on the boot clock
+	alarm        *alarm // ends a suspension of this process when it must kill the tree itself
 	reportReader lineReader
 
 	startErr   error       // the command was not started
@@ -43,12 +44,13 @@ func (w *watcher) run() {
 	go w.noteSignals(signals)
 	for late := false; !late && w.goneReport == nil && w.startErr == nil && !w.reportReader.closed; {
 		_ = setTimer(w.timer, w.killAt())
+		w.alarm.set(w.killAt())
 		poll(-1, w.timer, w.eventFD, w.reportReader.fd)
 		if w.takeSignal(&w.gotTSTP) {
 			w.passedTSTP = true
 			w.Signal(unix.SIGTSTP)
 		}
-		if w.takeSignal(&w.gotCONT) {
+		if w.takeSignal(&w.gotCONT) && boottime.Now() < w.killAt() { // later it is the alarm's
 			w.resume()
 		}
 		w.readReports()
@@ -155,6 +157,7 @@ func (w *watcher) finish() {
 	_ = w.guardian.Wait()
 	w.socket.Close()
 	unix.Close(w.timer)
+	w.alarm.close()
 	w.mu.Lock()
 	unix.Close(w.eventFD)
 	w.eventFD = -1 // the kernel may soon give the number to another file

@@ -43,7 +43,7 @@ func newDialog(key string, r *row) (*dialog, string) {
 	switch {
 	case d.verb == "drain":
 		if d.choices = r.members(); len(d.choices) == 0 {
-			return nil, "nobody whose ID is known stands here"
+			return nil, "no candidate here has a known ID"
 		}
 	case l == nil:
 		return nil, "nobody leads"
@@ -106,7 +106,7 @@ func (d *dialog) look(v *view) {
 	case v.rows[i].state.Leader.Token != d.state.Leader.Token:
 		d.failure = "the leader has changed meanwhile"
 	case d.verb == "transfer" && !slices.Contains(successors(v.rows[i].state), d.chosen()):
-		d.warning = "it stands in the line no more"
+		d.warning = "it is not waiting any more"
 	default:
 		d.warning = ""
 	}

@@ -71,7 +71,7 @@ func TestWhatCannotBeAsked(t *testing.T) {
 		{"deploy", "t", "nobody leads"}, {"deploy", "r", "nobody leads"},
 		{"shard-2", "t", "nobody whose ID is known waits"},
 		{"pool", "t", "a shared lock does not move"}, {"etcd", "r", "entered by another program"},
-		{"etcd", "d", "nobody whose ID is known stands here"},
+		{"etcd", "d", "no candidate here has a known ID"},
 	} {
 		p.selected = c.name
 		p.presses(c.key)
@@ -104,7 +104,7 @@ func TestTheTermEndsWhileTheDialogIsOpen(t *testing.T) {
 	p.presses("t", keyEnter, keyEnter)
 	p.states[0] = state("billing/invoicer", "web-2", 1844, "web-9")
 	p.reads()
-	p.shows("it stands in the line no more")
+	p.shows("it is not waiting any more")
 	p.presses(keyEsc)
 	p.shows("nothing was asked")
 	if len(p.actions) > 0 {

@@ -1,0 +1,221 @@
+//go:build linux
+
+package supervise
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/servertest"
+	"golang.org/x/sys/unix"
+)
+
+// newIsolating returns a Supervisor that isolates its commands. It ends a test on a machine that
+// lets this process make no PID namespace.
+func newIsolating(t *testing.T) *Supervisor {
+	t.Helper()
+	s := newSupervisor(t)
+	needNamespaces(t, s)
+	return s
+}
+
+func needNamespaces(t *testing.T, s *Supervisor) {
+	t.Helper()
+	err := s.Isolate()
+	if errors.Is(err, ErrIsolate) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newIsolatedFamily is newFamily with a supervisor that isolates its commands.
+func newIsolatedFamily(t *testing.T, ttl time.Duration) *family {
+	t.Helper()
+	s, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	needNamespaces(t, s)
+	return newFamilyOf(t, ttl, func(s *setup) { s.Isolate = true })
+}
+
+// In its namespace a command is neither process 1, nor has it anybody else's process in its /proc.
+// Its working directory, its environment and its exit status are what they are outside.
+func TestIsolated(t *testing.T) {
+	s := newIsolating(t)
+	c := command(`kill -0 $$ && test -d /proc/$$ && test $$ != 1 && pwd && echo /proc/[0-9]*; exit 7`)
+	c.Dir, c.Deadline, c.Grace = t.TempDir(), boottime.Now()+time.Hour, 30*time.Minute
+	read := output(t, &c)
+	p := start(t, s, c)
+	eventually(t, "the end of an empty namespace", func() bool {
+		select {
+		case <-p.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	if got, want := withoutOverrun(p.Wait()), (Status{Code: 7, Cause: CauseExited}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	lines := strings.Split(strings.TrimSpace(read()), "\n")
+	if len(lines) != 2 || lines[0] != c.Dir || len(strings.Fields(lines[1])) != 2 {
+		t.Errorf("it wrote %q; want its folder %s, and two processes", lines, c.Dir)
+	}
+	own, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c = command("pwd")
+	read = output(t, &c)
+	start(t, s, c).Wait()
+	if got := strings.TrimSpace(read()); got != own {
+		t.Errorf("without Dir it ran in %s, want %s", got, own)
+	}
+}
+
+// What an isolated command leaves behind gets the stop signal and the grace, as without isolation.
+func TestIsolatedLeftovers(t *testing.T) {
+	s := newIsolating(t)
+	file := filepath.Join(t.TempDir(), "left")
+	c := command(fmt.Sprintf(`
+		(trap "sleep 0.1; echo stopped > %[1]s; exit" TERM; echo > %[1]s.ready; while :; do sleep 0.01; done) &
+		while ! test -e %[1]s.ready; do sleep 0.01; done; exit 3`, file))
+	if got, want := withoutOverrun(start(t, s, c).Wait()), (Status{Code: 3, Cause: CauseExited}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if text, err := os.ReadFile(file); string(text) != "stopped\n" {
+		t.Errorf("what was left wrote %q, %v", text, err)
+	}
+}
+
+// Signals, ^Z and the stop signal reach an isolated command.
+func TestIsolatedSignals(t *testing.T) {
+	s := newIsolating(t)
+	c := command(`trap "echo usr1" USR1; trap "echo term; exit 5" TERM; echo ready; while :; do sleep 0.01; done`)
+	out := filepath.Join(t.TempDir(), "out")
+	f, err := os.Create(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c.Stdout = f
+	p := start(t, s, c)
+	wrote := func(want string) {
+		eventually(t, "the line "+want, func() bool {
+			text, _ := os.ReadFile(out)
+			return strings.HasSuffix(string(text), want+"\n")
+		})
+	}
+	wrote("ready")
+	p.Signal(unix.SIGUSR1)
+	wrote("usr1")
+	p.Stop(10 * time.Second)
+	if got, want := withoutOverrun(p.Wait()), (Status{Code: 5, Cause: CauseStopped}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	wrote("term")
+}
+
+// A command that cannot be executed is told as without isolation.
+func TestIsolatedNotExecutable(t *testing.T) {
+	s := newIsolating(t)
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := command("")
+	c.Args = []string{script}
+	if _, err := s.Start(c); !errors.Is(err, ErrNotFound) {
+		t.Errorf("got %v, want ErrNotFound", err)
+	}
+}
+
+// Supervisor and guardian are killed at one instant: with a namespace nothing is left, long before
+// the deadline. (TestBothKilled: without one.)
+func TestBothKilledIsolated(t *testing.T) {
+	t.Parallel()
+	f := newIsolatedFamily(t, 20*time.Second)
+	send(t, unix.SIGSTOP, append([]int{f.supervisor, f.guardian}, f.pids()...)...) // nothing but the kernel acts
+	send(t, unix.SIGKILL, f.supervisor, f.guardian)
+	begin := boottime.Now()
+	eventually(t, "the end of all who stamp", func() bool { return !stamping(t, f.file) })
+	wantDeadBy(t, f.file, begin+5*time.Second)
+}
+
+// The other pairs, in a namespace.
+func TestSupervisorAndGuardianIsolated(t *testing.T) {
+	t.Parallel()
+	for _, pair := range [][2]unix.Signal{
+		{unix.SIGKILL, unix.SIGSTOP}, {unix.SIGSTOP, unix.SIGKILL}, {unix.SIGSTOP, unix.SIGSTOP},
+	} {
+		t.Run(fmt.Sprint(pair), func(t *testing.T) {
+			t.Parallel()
+			f := newIsolatedFamily(t, ttl)
+			send(t, pair[0], f.supervisor)
+			send(t, pair[1], f.guardian)
+			wantDeadBy(t, f.file, f.deadline)
+		})
+	}
+}
+
+// A cgroup freezes supervisor and guardian, and SIGCONT does not wake them: the kernel kills the
+// guardian before the deadline, and the tree with it.
+func TestIsolatedGuardianIsKilledByTheKernel(t *testing.T) {
+	t.Parallel()
+	if servertest.CgroupRoot() == "" {
+		t.Skip("this process cannot make cgroups of version 2")
+	}
+	f := newIsolatedFamily(t, ttl)
+	servertest.NewCgroup(t, f.supervisor, f.guardian).Freeze()
+	wantDeadBy(t, f.file, f.deadline)
+}
+
+// Without privileges the guardian makes a user namespace first. The command runs as the same user,
+// and without the capabilities that its guardian needed.
+func TestIsolatedWithoutPrivileges(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("every other test runs without privileges")
+	}
+	if text, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || string(text) == "0\n" {
+		t.Skip("this kernel lets nobody make user namespaces")
+	}
+	dir, err := os.MkdirTemp("", "isolated")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	binary, err := os.ReadFile(self())
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, binary, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := command(fmt.Sprintf(`id -u > %s/got; grep CapEff /proc/self/status >> %s/got; test $$ -lt 100`, dir, dir))
+	report := filepath.Join(dir, "report")
+	cmd := supervisorCommand(t, setup{Command: c, Isolate: true, Report: report})
+	cmd.Path, cmd.Args[0], cmd.Dir = program, program, dir
+	const nobody = 65534
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if err := cmd.Run(); err != nil {
+		t.Errorf("the supervisor: %v", err)
+	}
+	got, _ := os.ReadFile(filepath.Join(dir, "got"))
+	if want := "65534\nCapEff:\t0000000000000000\n"; string(got) != want {
+		t.Errorf("it wrote %q, want %q", got, want)
+	}
+}
