@@ -113,7 +113,8 @@ func (c *Collector) addCandidates(out []prometheus.Metric) []prometheus.Metric {
 				continue
 			}
 			for _, r := range primacy.Reasons() {
-				if r != primacy.Leads { // each from zero on: one that appears with its first count would show no increase
+				// Each from zero on: one that appears with its first count would show no increase.
+				if r != primacy.Leads {
 					out = append(out, historyTerms.number(float64(seen.ended[r]), name, string(r)))
 				}
 			}

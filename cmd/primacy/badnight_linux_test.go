@@ -175,7 +175,9 @@ func TestTheBadNight(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.start("resign", "night/pay", "--reason", "the bad one").ends(0)
-	w.eventually("several crashes", func() bool { return strings.Count(w.start("history", "night/pay").done(), "×") == 1 })
+	w.eventually("several crashes", func() bool {
+		return strings.Count(w.start("history", "night/pay").done(), "×") == 1
+	})
 	time.Sleep(crashing)
 	crashed := scrapedCrashes(w, machines)
 	for _, m := range machines {
@@ -206,17 +208,21 @@ func TestTheBadNight(t *testing.T) {
 	}
 
 	// 1 to 3: who led under which token, why each term ended, and when.
-	ice := find("the frozen leader", func(r shown.Term) bool { return r.Token == first.Token && r.Reason == primacy.Expired })
+	ice := find("the frozen leader", func(r shown.Term) bool {
+		return r.Token == first.Token && r.Reason == primacy.Expired
+	})
 	if paused, _ := strconv.Atoi(ice.Paused); ice.Token == 0 || paused < 1500 ||
 		ice.To.Before(froze.Add(-4*time.Second)) || ice.To.After(froze.Add(4*time.Second)) {
 		t.Errorf("frozen at %v: %+v", froze, ice)
 	}
 	out := find("the outage", func(r shown.Term) bool { return r.Token == second.Token && !r.DownFrom.IsZero() })
-	if out.Reason != primacy.Expired || out.To.Before(fell.Add(-4*time.Second)) || out.To.After(fell.Add(4*time.Second)) {
+	if out.Reason != primacy.Expired || out.To.Before(fell.Add(-4*time.Second)) ||
+		out.To.After(fell.Add(4*time.Second)) {
 		t.Errorf("the store was down from %v to %v: %+v", fell, rose, out)
 	}
 	asked := find("who asked", func(r shown.Term) bool { return r.Text == "deploy 4711" })
-	if user, host, ok := strings.Cut(asked.By, "@"); !ok || user == "" || host == "" || asked.Reason != primacy.Resigned {
+	user, host, ok := strings.Cut(asked.By, "@")
+	if !ok || user == "" || host == "" || asked.Reason != primacy.Resigned {
 		t.Errorf("asked by %q: %+v", asked.By, asked)
 	}
 	crash := find("the crash", func(r shown.Term) bool { return r.Reason == primacy.Failed })
@@ -227,12 +233,14 @@ func TestTheBadNight(t *testing.T) {
 	// 4: for how long nobody led. Somebody who waited, or comes back, tells of the outage.
 	after := all[slices.IndexFunc(all, func(r shown.Term) bool { return r.Token == out.Token })+1]
 	gap, _ := strconv.Atoi(after.Gap)
-	if d := time.Duration(gap) * time.Millisecond; d < down-4*time.Second || d > time.Since(fell) || after.ID != third.ID {
+	d := time.Duration(gap) * time.Millisecond
+	if d < down-4*time.Second || d > time.Since(fell) || after.ID != third.ID {
 		t.Errorf("nobody led for %v, the store was down for %v; then %s: %+v", d, rose.Sub(fell), third.ID, after)
 	}
 
 	// 5: what outlived its right, in the history as it was on stderr.
-	past := regexp.MustCompile(`alive (\S+) after its lease deadline`).FindStringSubmatch(machines[first.ID].said.String())
+	past := regexp.MustCompile(`alive (\S+) after its lease deadline`).
+		FindStringSubmatch(machines[first.ID].said.String())
 	switch {
 	case past == nil && ice.Outlived != "":
 		t.Errorf("nothing outlived its right, and the history says by %s ms", ice.Outlived)

@@ -15,20 +15,21 @@ func ending(id string, why primacy.Reason, lasted time.Duration) primacy.TermRec
 }
 
 func TestCrashesThatCount(t *testing.T) {
+	type terms []primacy.TermRecord
 	crash := func(id string) primacy.TermRecord { return ending(id, primacy.Failed, 50*time.Millisecond) }
 	for what, c := range map[string]struct {
 		id   string
-		past []primacy.TermRecord
+		past terms
 		want int
 	}{
 		"nothing is known":         {"a", nil, 0},
-		"three in a row":           {"a", []primacy.TermRecord{crash("a"), crash("a"), crash("a")}, 3},
-		"others do not count":      {"b", []primacy.TermRecord{crash("a"), crash("c"), crash("a")}, 0},
-		"nor do they end a row":    {"a", []primacy.TermRecord{crash("a"), ending("b", primacy.Expired, time.Hour), crash("a")}, 2},
-		"a good term ends it":      {"a", []primacy.TermRecord{crash("a"), ending("a", primacy.Resigned, time.Second), crash("a")}, 1},
-		"so does a long one":       {"a", []primacy.TermRecord{ending("a", primacy.Failed, time.Minute), crash("a")}, 0},
-		"made up on the same host": {"web-1-77-00ff", []primacy.TermRecord{crash("web-1-4711-abcd"), crash("web-1-12-0123")}, 2},
-		"on another host":          {"web-1-77-00ff", []primacy.TermRecord{crash("web-2-4711-abcd"), crash("web-1")}, 0},
+		"three in a row":           {"a", terms{crash("a"), crash("a"), crash("a")}, 3},
+		"others do not count":      {"b", terms{crash("a"), crash("c"), crash("a")}, 0},
+		"nor do they end a row":    {"a", terms{crash("a"), ending("b", primacy.Expired, time.Hour), crash("a")}, 2},
+		"a good term ends it":      {"a", terms{crash("a"), ending("a", primacy.Resigned, time.Second), crash("a")}, 1},
+		"so does a long one":       {"a", terms{ending("a", primacy.Failed, time.Minute), crash("a")}, 0},
+		"made up on the same host": {"web-1-77-00ff", terms{crash("web-1-4711-abcd"), crash("web-1-12-0123")}, 2},
+		"on another host":          {"web-1-77-00ff", terms{crash("web-2-4711-abcd"), crash("web-1")}, 0},
 	} {
 		if n, _ := crashes(c.past, c.id); n != c.want {
 			t.Errorf("%s: %d, want %d", what, n, c.want)
@@ -59,7 +60,8 @@ func TestALoopIsOneLine(t *testing.T) {
 	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	for i := range 50 {
 		r := primacy.TermRecord{Name: "n", Token: primacy.Token(100 - i), ID: []string{"web-2", "web-1"}[i%2],
-			From: at.Add(-time.Duration(i) * time.Second), Reason: primacy.Failed, Text: "the command ended with status 1"}
+			From: at.Add(-time.Duration(i) * time.Second), Reason: primacy.Failed,
+			Text: "the command ended with status 1"}
 		r.To = r.From.Add(20 * time.Millisecond)
 		switch i {
 		case 3: // somebody asked for that one
@@ -94,12 +96,14 @@ func TestBoundsAreToldAsBounds(t *testing.T) {
 		Paused: 29400 * time.Millisecond, Outlived: 21970 * time.Millisecond}
 	var b strings.Builder
 	err := printTerms(&app{stdout: &b}, []primacy.TermRecord{
-		{Token: 8, ID: "web-3", From: at.Add(time.Hour + most), Reason: primacy.Leads, GapMost: &most}, unknown, frozen}, 0)
+		{Token: 8, ID: "web-3", From: at.Add(time.Hour + most), Reason: primacy.Leads, GapMost: &most}, unknown, frozen,
+	}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"<= 1m40s", "<= 2026-11-22 03:01:40", ">= 1h0m0s",
-		"no end was recorded: the store did not answer for 1m5s (03:00:00 to 03:01:05); last known to lead at 2026-11-22 03:00:00",
+		"no end was recorded: the store did not answer for 1m5s (03:00:00 to 03:01:05); " +
+			"last known to lead at 2026-11-22 03:00:00",
 		"lease expired: its process was frozen for 29.4s; its work was alive 22s after the lease deadline"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("it lacks %q:\n%s", want, b.String())

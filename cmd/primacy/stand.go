@@ -21,7 +21,8 @@ func (r *runner) live(ctx context.Context) error {
 	var done func()
 	var err error
 	r.idle(func() {
-		r.session, r.at, done, err = r.openSession(ctx, primacy.Options{Grace: r.stopTimeout, History: runHistory}, true)
+		o := primacy.Options{Grace: r.stopTimeout, History: runHistory}
+		r.session, r.at, done, err = r.openSession(ctx, o, true)
 		if err == nil {
 			err = r.look(ctx)
 		}

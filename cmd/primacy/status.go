@@ -25,8 +25,9 @@ func statusCommand(a *app) *cobra.Command {
 leads or holds, and who waits. Several hold a lock at once where they share it: readers (shared), or those in a
 semaphore (slot of N). The token is that of the claim; the fencing token of a lock is 65,536 times that, or a
 little more. Elections that were led in the last day, and that nobody stands for now, come last in the table, with
-how they ended; 'primacy top -o json' has them too. With one NAME also the last terms and why they ended; exit 1 if nobody leads or holds it. Whether
-an exclusive claim leads an election or holds a lock is known from the history, which locks do not have.`,
+how they ended; 'primacy top -o json' has them too. With one NAME also the last terms and why they ended; exit 1
+if nobody leads or holds it. Whether an exclusive claim leads an election or holds a lock is known from the
+history, which locks do not have.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, all := "", true

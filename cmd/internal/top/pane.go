@@ -56,7 +56,8 @@ func (u *ui) headLines(r *row) [][]part {
 	if l == nil {
 		lines = append(lines, []part{{"nobody leads, for " + u.since(r), plain}})
 		if r.last.Why != "" {
-			lines = append(lines, []part{{fmt.Sprintf("the last was %s, token %d: %s", r.last.ID, r.last.Token, r.last.Why), plain}})
+			last := fmt.Sprintf("the last was %s, token %d: %s", r.last.ID, r.last.Token, r.last.Why)
+			lines = append(lines, []part{{last, plain}})
 		}
 		return lines
 	}

@@ -230,9 +230,11 @@ func TestNamesThatNobodyStandsForAnyMore(t *testing.T) {
 						Why: "failed"})
 				}
 			case "lost": // nobody knows when it ended
-				terms = []Term{{Token: 3, From: now.Add(-48 * time.Hour), ToAfter: now.Add(-time.Hour), ID: "b", Why: "?"}}
+				terms = []Term{{Token: 3, From: now.Add(-48 * time.Hour), ToAfter: now.Add(-time.Hour), ID: "b",
+					Why: "?"}}
 			case "old":
-				terms = []Term{{Token: 2, From: now.Add(-48 * time.Hour), To: now.Add(-25 * time.Hour), Why: "resigned"}}
+				terms = []Term{{Token: 2, From: now.Add(-48 * time.Hour), To: now.Add(-25 * time.Hour),
+					Why: "resigned"}}
 			}
 			return terms, nil
 		},
@@ -251,7 +253,8 @@ func TestNamesThatNobodyStandsForAnyMore(t *testing.T) {
 			!loop.since.Equal(now.Add(-59*time.Second)) {
 			t.Errorf("%+v", loop)
 		}
-		if lost.name != "lost" || lost.health != deserted || !lost.since.Equal(now.Add(-time.Hour)) || lost.last.ID != "b" {
+		if lost.name != "lost" || lost.health != deserted || !lost.since.Equal(now.Add(-time.Hour)) ||
+			lost.last.ID != "b" {
 			t.Errorf("%+v", lost)
 		}
 		w.asked = time.Time{} // the names are read again
