@@ -352,7 +352,8 @@ func TestSignsOfLifeOfAnybodyAreRead(t *testing.T) {
 func TestTheShapeOfARecord(t *testing.T) {
 	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
 	r := record{ID: "a", From: at, To: at.Add(time.Minute), Reason: Expired, Paused: 29400, DownFrom: at,
-		Outlived: 21970, Before: &recordBefore{Token: 7, Led: at, DownFrom: at, DownTo: at}, Past: reasonCounts{Failed: 43}}
+		Outlived: 21970, Before: &recordBefore{Token: 7, Led: at, DownFrom: at, DownTo: at},
+		Past: reasonCounts{Failed: 43}}
 	d := r.encode(recordKey(12) + endSuffix)
 	const want = `{"v":1,"id":"a","from":"2026-11-22T02:00:00Z","to":"2026-11-22T02:01:00Z","why":"expired",` +
 		`"paused_ms":"29400","down_from":"2026-11-22T02:00:00Z","outlived_ms":"21970",` +

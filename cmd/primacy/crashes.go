@@ -21,7 +21,7 @@ const (
 // waitAfterCrashes waits before this process stands, where its command failed soon after its start
 // the last times that this host led. Only what this host did counts, so that a bad deploy here
 // holds up nobody else. Where nothing is known nothing is waited for.
-func (r *runner) waitAfterCrashes(ctx context.Context) error {
+func waitAfterCrashes(ctx context.Context, r *runner) error {
 	if r.lock || r.backoff <= 0 {
 		return nil
 	}

@@ -28,7 +28,7 @@ func (r *runner) live(ctx context.Context) error {
 		}
 	})
 	if done != nil {
-		defer func() { done(); r.keepUnrecorded() }()
+		defer func() { done(); keepUnrecorded(r) }()
 	}
 	if err != nil {
 		return r.ended(ctx, err)
@@ -39,8 +39,8 @@ func (r *runner) live(ctx context.Context) error {
 	}
 	defer endMonitor()
 	r.idle(func() {
-		r.recordUnrecorded(ctx)
-		err = r.waitAfterCrashes(ctx)
+		recordUnrecorded(ctx, r)
+		err = waitAfterCrashes(ctx, r)
 	})
 	if err != nil {
 		return r.ended(ctx, err)

@@ -35,7 +35,7 @@ const (
 
 // unrecordedFiles is the pattern of the names of the files for this runner's store. The store's URL
 // may hold a password, so its hash is in the names.
-func (r *runner) unrecordedFiles() (dir, prefix string, err error) {
+func unrecordedFiles(r *runner) (dir, prefix string, err error) {
 	if dir, err = runtimeDir(); err != nil {
 		return "", "", err
 	}
@@ -53,11 +53,11 @@ func (r *runner) unrecordedFiles() (dir, prefix string, err error) {
 
 // keepUnrecorded keeps what the closed session could not write. Without it the history says that no
 // end was recorded.
-func (r *runner) keepUnrecorded() {
+func keepUnrecorded(r *runner) {
 	if r.session == nil {
 		return
 	}
-	dir, prefix, err := r.unrecordedFiles()
+	dir, prefix, err := unrecordedFiles(r)
 	if err != nil {
 		return
 	}
@@ -75,9 +75,9 @@ func (r *runner) keepUnrecorded() {
 }
 
 // recordUnrecorded appends what earlier processes of this user on this host could not write.
-func (r *runner) recordUnrecorded(ctx context.Context) {
+func recordUnrecorded(ctx context.Context, r *runner) {
 	j, ok := r.at.(driver.Journal)
-	dir, prefix, err := r.unrecordedFiles()
+	dir, prefix, err := unrecordedFiles(r)
 	if !ok || err != nil {
 		return
 	}
