@@ -92,6 +92,9 @@ cron: tools ## 50 jobs at second granularity on 5 processes that are killed, FOR
 	cd cmd && CRON_SEEDS=60 go test -count=1 -timeout 60m -run 'TestSimul|Forgets' ./internal/cron
 	cd cmd && CRON_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run TestCronFleet ./primacy
 
+readers: tools ## READERS of events (default 900) beside loops that compute, ten runs at a TTL of 3 s: no term lost, few requests to the store
+	cd cmd && READERS=$${READERS:-900} go test -count=1 -timeout 30m -v -run 'TestServeManyReaders$$' ./primacy
+
 release: ## static programs, .deb and .rpm, man pages, SBOM, into dist/
 	scripts/release.sh
 
@@ -149,6 +152,7 @@ services:
 	$(MAKE) cron FOR=3m
 	$(MAKE) failover ROUNDS=10
 	$(MAKE) crowd
+	$(MAKE) readers
 
 shell:
 	$(MAKE) stress COUNT=5 SEEDS=500
@@ -168,4 +172,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron release release-test image bench spurious sim mutations spec fence versus peers lint tools parts
+.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron readers release release-test image bench spurious sim mutations spec fence versus peers lint tools parts

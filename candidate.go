@@ -16,12 +16,14 @@ type Candidate struct {
 	e *Election
 	o CampaignOptions
 
-	mu      sync.Mutex
-	running bool
-	core    core.Candidate
-	term    *Term
-	last    error // why the last term ended
-	subs    map[*candidateFeed]struct{}
+	mu       sync.Mutex
+	running  context.Context // Run's; nil while it does not run
+	returned chan struct{}   // closed when Run returns
+	core     core.Candidate
+	term     *Term
+	own      *Entry // this candidate as the leader of its last term; nil before the first
+	last     error  // why the last term ended
+	subs     map[*candidateFeed]struct{}
 }
 
 // Run stands for election until the work returns by itself or ctx ends, and runs work on this
@@ -44,7 +46,7 @@ func (c *Candidate) RunOnce(ctx context.Context, work func(ctx context.Context, 
 }
 
 func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) error, once bool) error {
-	if err := c.begin(); err != nil {
+	if err := c.begin(ctx); err != nil {
 		return err
 	}
 	defer c.end()
@@ -85,13 +87,13 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 	return core.RunCandidate(step, wait, win, lead)
 }
 
-func (c *Candidate) begin() error {
+func (c *Candidate) begin(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.running {
+	if c.running != nil {
 		return invalid("this candidate for %s runs already; make another one", c.e.name)
 	}
-	c.running = true
+	c.running, c.returned = ctx, make(chan struct{})
 	return nil
 }
 
@@ -101,14 +103,18 @@ func (c *Candidate) end() {
 		c.step(core.Finished, nil, nil)
 	}
 	c.mu.Lock()
-	c.running = false
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	c.running = nil
+	close(c.returned)
 }
 
 // lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if
 // the work finished or the caller gave up, and what work returned.
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
+	// Where the work does not stop, the readers of Events learn all the same that it leads no more.
+	stop := context.AfterFunc(t.contexts().right, func() { c.tell(LeaderChanged) })
 	t.run(ctx, work, func(notBegun, failed error, returned bool) {
+		stop() // from here on the next step tells it
 		lost, err = t.contextError(), failed
 		switch {
 		case ctx.Err() != nil: // the caller gave up
@@ -125,13 +131,19 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 	return lost, err
 }
 
-// CandidateState is where a candidate stands: follower, candidate or leader.
+// CandidateState is where a candidate stands.
 type CandidateState int
 
 const (
-	StateFollower  = CandidateState(core.Follower)
+	// StateFollower: it does not stand in the line. So it is before Run and after it, and between
+	// the end of a term and the next campaign.
+	StateFollower = CandidateState(core.Follower)
+	// StateCandidate: it stands in the line and waits, however long another leads. This is what
+	// other systems call a standby, and Raft a follower.
 	StateCandidate = CandidateState(core.Standing)
-	StateLeader    = CandidateState(core.Leader)
+	// StateLeader: it won a term, and the work of that term has not returned. Whether it may still
+	// act is what [Term.Check] says.
+	StateLeader = CandidateState(core.Leader)
 )
 
 // String returns the state as one word.
@@ -145,47 +157,114 @@ func (c *Candidate) State() (CandidateState, *Term) {
 	return CandidateState(c.core.State()), c.term
 }
 
-// CandidateEvent is a change in a candidate's life, or of the leader it follows.
-type CandidateEvent struct {
-	State  CandidateState
-	Term   *Term  // while it leads
-	Cause  error  // why the last term ended; nil before the first has
-	Leader *Entry // who leads now, as far as known
-	Missed int    // older events that a slow reader lost before this one
+// CandidateEventKind is what a [CandidateEvent] tells.
+type CandidateEventKind int
+
+const (
+	// CandidateNow is how things are: the first event of each reader.
+	CandidateNow CandidateEventKind = iota + 1
+	// CandidateStands: it campaigns.
+	CandidateStands
+	// CandidateElected: it leads. Leader is this candidate itself.
+	CandidateElected
+	// CandidateEnded: its term is over, for Cause, its work has returned, the name is given up.
+	CandidateEnded
+	// CandidateGaveUp: it stands no more and has won nothing. Run is about to return.
+	CandidateGaveUp
+	// LeaderChanged: nothing but the leader, or the value that he announces. Where something else
+	// changes at the same time, that event brings the new Leader.
+	LeaderChanged
+)
+
+var candidateEventKinds = [...]string{CandidateNow: "now", CandidateStands: "stands", CandidateElected: "elected",
+	CandidateEnded: "ended", CandidateGaveUp: "gave_up", LeaderChanged: "leader_changed"}
+
+// String returns the kind as one word that does not change.
+func (k CandidateEventKind) String() string {
+	if k <= 0 || int(k) >= len(candidateEventKinds) {
+		return "unknown"
+	}
+	return candidateEventKinds[k]
 }
 
-// Events yields the present state and then each change, until ctx ends: the candidate's state, why
-// a term ended, another leader. A slow reader loses the oldest events, which Missed counts, and
-// never blocks the candidate. Each call uses a goroutine, which follows the leader.
+// CandidateEvent is a change in a candidate's life, or of the leader it follows. Whatever its kind,
+// its fields say how things are after it.
+type CandidateEvent struct {
+	Kind  CandidateEventKind
+	State CandidateState
+	Term  *Term // while it leads
+	Cause error // why the last term ended; nil before the first has
+	// Leader is who leads, as far as this candidate knows: nil if nobody does, or none is known.
+	// While its own Check says yes, it is this candidate. Once a term of its own has ended, it is
+	// neither this candidate in that term nor a leader of before. Of others it knows what the
+	// store shows: a leader that crashed is shown until its lease runs out.
+	Leader *Entry
+	Missed int // older events that a slow reader lost before this one
+}
+
+// Events yields the present state and then each change. A slow reader loses the oldest events,
+// which Missed counts, and never blocks the candidate. Each call uses a goroutine, which follows
+// the leader.
+//
+// It ends with ctx. Where Run's context has ended too, as when both are one, it goes on until Run
+// has returned: its last event is then CandidateEnded or CandidateGaveUp. So work that waits for a
+// reader must have given it the term's own context, for which nothing is waited.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
-		ctx, cancel := context.WithCancel(ctx)
+		following, cancel := context.WithCancel(ctx)
 		f := &candidateFeed{feed: newFeed[CandidateEvent](candidateFeedSize)}
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel()
 		c.mu.Lock()
 		c.subs[f] = struct{}{}
-		f.push(c.eventLocked())
+		c.tellLocked(f, CandidateNow)
 		c.mu.Unlock()
 		defer c.unsubscribe(f)
+		over, gone := make(chan struct{}), make(chan struct{})
+		defer close(gone)
 		wg.Go(func() {
-			for st, err := range c.e.Observe(ctx) {
-				if err == nil {
-					c.mu.Lock()
-					f.leader = st.Leader
-					f.push(c.eventLocked())
-					c.mu.Unlock()
-				}
+			defer close(over)
+			c.follow(following, f)
+			<-following.Done()
+			select {
+			case <-c.settled(ctx):
+			case <-gone: // the caller ranges no more
 			}
 		})
 		for {
-			ev, missed, ok := f.next(ctx, nil)
+			ev, missed, ok := f.next(context.Background(), over)
 			if ev.Missed = missed; !ok || !yield(ev) {
 				return
 			}
 		}
 	}
+}
+
+// follow tells a reader of each change of the leader, until ctx ends.
+func (c *Candidate) follow(ctx context.Context, f *candidateFeed) {
+	for st, err := range c.e.Observe(ctx) {
+		if err == nil {
+			c.mu.Lock()
+			f.seen = st.Leader
+			c.tellLocked(f, LeaderChanged)
+			c.mu.Unlock()
+		}
+	}
+}
+
+// settled returns a channel that is closed when a reader whose ctx has ended has no more to wait
+// for: now, or once Run, whose context has ended as well, has returned. Work that reads under the
+// context of its own term is in Run's way: it would wait for itself.
+func (c *Candidate) settled(ctx context.Context) <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running != nil && c.running.Err() != nil && (c.term == nil || !worksUnder(ctx, c.term)) {
+		return c.returned
+	}
+	now := make(chan struct{})
+	close(now)
+	return now
 }
 
 func (c *Candidate) unsubscribe(f *candidateFeed) {
@@ -194,36 +273,139 @@ func (c *Candidate) unsubscribe(f *candidateFeed) {
 	delete(c.subs, f)
 }
 
-func (c *Candidate) eventLocked() CandidateEvent {
-	return CandidateEvent{State: CandidateState(c.core.State()), Term: c.term, Cause: c.last}
+// tell tells all readers.
+func (c *Candidate) tell(k CandidateEventKind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for f := range c.subs {
+		c.tellLocked(f, k)
+	}
 }
+
+// tellLocked tells one reader; of the leader only where it is another than told last.
+func (c *Candidate) tellLocked(f *candidateFeed, k CandidateEventKind) {
+	leader := c.leaderLocked(f)
+	if k == LeaderChanged && sameLeader(leader, f.told) {
+		return
+	}
+	f.told = leader
+	state := CandidateState(c.core.State())
+	f.push(CandidateEvent{Kind: k, State: state, Term: c.term, Cause: c.last, Leader: leader})
+}
+
+// leaderLocked returns who leads, for one reader. What the store has shown him last may be older
+// than the win, or than the end, of the candidate's own term: who sends requests where Leader
+// points would send them to the dead.
+func (c *Candidate) leaderLocked(f *candidateFeed) *Entry {
+	leads := c.term != nil && c.term.Check() == nil
+	switch {
+	case c.own == nil, leads && c.isOwnLocked(f.seen): // the latter with its present value
+		return f.seen
+	case leads: // if another leads, its claim was removed, and its right ends in a moment
+		return c.own
+	case f.seen == nil, c.isOwnLocked(f.seen), f.seen.Token < c.own.Token:
+		return nil
+	}
+	return f.seen
+}
+
+// isOwnLocked says whether an entry is this candidate in its last term.
+func (c *Candidate) isOwnLocked(e *Entry) bool {
+	return e != nil && e.Lease == c.own.Lease && e.Token == c.own.Token
+}
+
+// electedLocked notes that the candidate has won. Whoever was shown before leads no more, and
+// without tokens nothing would say so later.
+func (c *Candidate) electedLocked(t *Term) {
+	c.own = &Entry{ID: c.e.s.o.ID, Token: t.token, Held: true, Value: c.o.Value, Lease: t.Lease()}
+	for f := range c.subs {
+		if f.seen != nil && f.seen.Token <= c.own.Token && !c.isOwnLocked(f.seen) {
+			f.seen = nil
+		}
+	}
+}
+
+var eventOfStep = [...]CandidateEventKind{core.Begin: CandidateStands, core.Won: CandidateElected,
+	core.NotWon: CandidateGaveUp, core.TermLost: CandidateEnded, core.Finished: CandidateEnded}
 
 // step takes one event and tells the readers of [Candidate.Events].
 func (c *Candidate) step(e core.CandidateEvent, t *Term, cause error) core.CandidateOrder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.core.Step(c.e.s.clock(), e)
-	c.term = t
+	if c.term = t; t != nil {
+		c.electedLocked(t)
+	}
 	if cause != nil {
 		c.last = cause
 	}
 	for f := range c.subs {
-		f.push(c.eventLocked())
+		c.tellLocked(f, eventOfStep[e])
 	}
 	return o
 }
 
 const candidateFeedSize = 64
 
-// candidateFeed is one reader of a candidate's events.
+// candidateFeed is one reader of a candidate's events. The candidate's mutex guards its fields.
 type candidateFeed struct {
 	*feed[CandidateEvent]
-	leader *Entry // as Observe told this reader last; guarded by the candidate's mutex
+	seen *Entry // the leader that the store showed this reader last
+	told *Entry // the leader of the last event
 }
 
-func (f *candidateFeed) push(ev CandidateEvent) {
-	ev.Leader = f.leader
-	f.feed.push(ev)
+// LeaderCallbacks are the callbacks of client-go's leader election, for programs that come from
+// there: see [Candidate.RunCallbacks].
+type LeaderCallbacks struct {
+	// OnStartedLeading is called when this process leads. Its context ends when the work has to
+	// stop. It must return once all that it has started has stopped, at the latest at the deadline
+	// (Options.Overrun), for the next leader may begin then. Where it returns earlier, this process
+	// goes on leading.
+	OnStartedLeading func(ctx context.Context)
+	// OnStoppedLeading is called after OnStartedLeading has returned, before the name is given up.
+	// Unlike client-go's, it is not called in a process that has never led. May be nil.
+	OnStoppedLeading func()
+	// OnNewLeader is called with the ID of each new leader, this process among them, and with ""
+	// where nobody is known to lead any more: one call at a time, in order. RunCallbacks returns
+	// after the last call has. May be nil.
+	OnNewLeader func(id string)
+}
+
+// RunCallbacks is [Candidate.RunOnce] by callbacks: it stands for election, leads for one term and
+// returns, as client-go's LeaderElector.Run does. It returns the *EndedError of a term that was
+// lost, nil if ctx ended while this process led, ctx's cause if it ended before. What differs from
+// client-go is the promise: here OnStartedLeading has returned before another process leads.
+func (c *Candidate) RunCallbacks(ctx context.Context, f LeaderCallbacks) error {
+	if f.OnStartedLeading == nil {
+		return invalid("candidate for %s: OnStartedLeading is nil", c.e.name)
+	}
+	if f.OnNewLeader != nil {
+		following, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			var told string
+			for ev := range c.Events(following) {
+				var id string
+				if ev.Leader != nil {
+					id = ev.Leader.ID
+				}
+				if id != told {
+					told = id
+					f.OnNewLeader(id)
+				}
+			}
+		})
+		defer wg.Wait()
+		defer cancel()
+	}
+	return c.RunOnce(ctx, func(ctx context.Context, _ *Term) error {
+		if f.OnStoppedLeading != nil {
+			defer f.OnStoppedLeading()
+		}
+		f.OnStartedLeading(ctx)
+		<-ctx.Done()
+		return nil
+	})
 }
 
 // Candidate returns a candidate for name; nil options are the zero value.

@@ -90,3 +90,15 @@ func TestReasonsAreComplete(t *testing.T) {
 		t.Errorf("another error has the reason %q", r)
 	}
 }
+
+// A store without tokens gives the token 0, which nobody may take for one.
+func TestNoTokenIsTellable(t *testing.T) {
+	ended := &EndedError{Name: "n", Cause: ErrExpired}
+	if got, want := ended.Error(), `leadership of "n" ended: `+ErrExpired.Error(); got != want {
+		t.Errorf("without a token: %q, want %q", got, want)
+	}
+	ended.Token = 7
+	if got, want := ended.Error(), `leadership of "n" under token 7 ended: `+ErrExpired.Error(); got != want {
+		t.Errorf("with a token: %q, want %q", got, want)
+	}
+}

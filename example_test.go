@@ -67,6 +67,61 @@ func ExampleSession_Run() {
 	// <nil>
 }
 
+// What a program of client-go's leader election becomes.
+func ExampleCandidate_RunCallbacks() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), &primacy.Options{ID: "web-1"})
+	defer session.Close(context.Background())
+
+	err := session.Candidate("my-controller", nil).RunCallbacks(ctx, primacy.LeaderCallbacks{
+		OnStartedLeading: func(ctx context.Context) {
+			fmt.Println("started")
+			cancel() // as a signal does
+			<-ctx.Done()
+			fmt.Println("all that was started has stopped")
+		},
+		OnStoppedLeading: func() { fmt.Println("stopped, and nobody else leads yet") },
+	})
+	fmt.Println(err)
+	// Output:
+	// started
+	// all that was started has stopped
+	// stopped, and nobody else leads yet
+	// <nil>
+}
+
+// Send requests to whoever leads, and to nobody who is dead.
+func ExampleCandidate_Events() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	session, _ := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+	defer session.Close(context.Background())
+	candidate := session.Candidate("db", &primacy.CampaignOptions{Value: []byte("10.0.0.7:5432")})
+	go candidate.Run(ctx, func(ctx context.Context, _ *primacy.Term) error {
+		<-ctx.Done()
+		return nil
+	})
+
+	address := ""
+	for event := range candidate.Events(ctx) {
+		next := ""
+		if event.Leader != nil {
+			next = string(event.Leader.Value)
+		}
+		if next != address {
+			address = next
+			fmt.Printf("requests go to %q\n", address)
+		}
+		if event.Kind == primacy.CandidateElected {
+			cancel() // the process is asked to stop
+		}
+	}
+	// Output:
+	// requests go to "10.0.0.7:5432"
+	// requests go to ""
+}
+
 // Follow who leads.
 func ExampleElection_Observe() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

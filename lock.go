@@ -10,9 +10,9 @@ import (
 )
 
 // Mutex is a lock on a name that at most one holds in the whole fleet. What is held is a [Term]:
-// ask [Term.Check] before each act, and give it back with [Term.Resign]. It is safe for concurrent
-// use. Two Mutexes of one name are the same lock. A lock and an [Election] of one name exclude each
-// other.
+// ask [Term.Check] before each act, and give it back with [Term.Unlock] or [Term.Resign]. It is
+// safe for concurrent use. Two Mutexes of one name are the same lock. A lock and an [Election] of
+// one name exclude each other.
 //
 // First come, first served. Goroutines of one process share one claim. They hand it on among
 // themselves for at most 200 ms after it was won, and at most 64 times ([MutexOptions].Turns). Then

@@ -188,6 +188,15 @@ func (s notoken) Grant(ctx context.Context, owner string, ttl time.Duration) (dr
 	return notokenLease{l}, err
 }
 
+func (s notoken) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	line, err := s.Store.Next(ctx, name, after)
+	if line.Holder != nil {
+		h := *line.Holder
+		h.Token, line.Holder = 0, &h
+	}
+	return line, err
+}
+
 type notokenLease struct{ driver.Lease }
 
 func (l notokenLease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {

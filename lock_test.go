@@ -698,3 +698,28 @@ func TestWorkUnderALockIsStoppedAndWatched(t *testing.T) {
 		})
 	}
 }
+
+// Unlock in a defer gives the lock back also where the caller's context has ended, and does not
+// wait for ever for a store that does not answer.
+func TestUnlockNeedsNoContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s, other := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		func() {
+			term := must[*Term](t)(s.Mutex("x", nil).Lock(ctx))
+			defer term.Unlock()
+			cancel()
+		}()
+		term := must[*Term](t)(other.Mutex("x", nil).TryLock(t.Context()))
+		if err := term.Unlock(); err != nil || !errors.Is(term.Check(), ErrResigned) {
+			t.Errorf("Unlock = %v, and then Check = %v", err, term.Check())
+		}
+		term = must[*Term](t)(other.Mutex("x", nil).Lock(t.Context()))
+		b.store.Partition("b", true)
+		began := b.clock()
+		if err := term.Unlock(); !errors.Is(err, ErrUnreachable) || b.clock()-began > other.o.TTL {
+			t.Errorf("a store that does not answer: %v after %v, want ErrUnreachable soon", err, b.clock()-began)
+		}
+		b.store.Partition("b", false)
+	})
+}

@@ -44,7 +44,11 @@ const (
 // Options of a session. The zero value works.
 type Options struct {
 	// ID is this process among the candidates. Default: HOSTNAME-PID-XXXX with four random hex
-	// digits.
+	// digits. Two processes that run at the same time must not have the same one: nothing breaks,
+	// but nobody can tell them apart, and requests by ID reach either. A process that is started
+	// again under its ID does not get its old place back: it waits until the old lease has run
+	// out, at most a TTL, unless the session was closed. Only so is the old process known to have
+	// stopped.
 	ID string
 	// TTL of the lease. Default 10 s. The store may grant more, never less.
 	TTL time.Duration

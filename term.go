@@ -76,7 +76,9 @@ func (t *Term) catchUp(m *contexts) {
 func (t *Term) Name() string { return t.c.name }
 
 // Token returns the fencing token, 0 where the store has none (driver.TokenNone): a fence refuses
-// that one.
+// that one. A lock's is its claim's number times 65,536, and more for each in this process who had
+// the lock under that claim before: compare it with tokens of locks of that name only, not with
+// those of an [Election].
 func (t *Term) Token() Token { return t.token }
 
 // ClaimToken returns the number under which the store knows the claim. For an election that is the
@@ -109,9 +111,14 @@ func (t *Term) Check() error {
 	return nil
 }
 
-// Deadline returns the instant after which this process must not act as leader, on the boot clock
-// (CLOCK_BOOTTIME on Linux): the reading before the last accepted renewal was sent, plus the TTL
-// less the drift. It moves with each renewal, and is 0 once the term is over.
+// Deadline returns the instant after which this process must not act as leader: the reading of the
+// boot clock before the last accepted renewal was sent, plus the TTL less the drift. It moves with
+// each renewal, and is 0 once the term is over.
+//
+// It is no time.Time, unlike a context's deadline, but the time since this machine was booted
+// (CLOCK_BOOTTIME on Linux): a wall clock may be set, and this one counts suspended time too.
+// Programs of one machine may compare it; the time that is left is [Term.Remaining]. The term's
+// context has no deadline of its own, since each renewal would move it.
 func (t *Term) Deadline() time.Duration {
 	if t.ended.Load() != nil {
 		return 0
@@ -211,6 +218,17 @@ func (t *Term) Resign(ctx context.Context) error {
 	}
 	t.c.giveUp()
 	return t.c.waitFreed(ctx, "resign "+t.c.name)
+}
+
+// Unlock is [Term.Resign] for a defer: it needs no context, which may have ended by then. It waits
+// for the store's answer for at most two attempts (Options.RenewAttempt). Without an answer the
+// release goes on in the background, and the error is ErrUnreachable.
+func (t *Term) Unlock() error { return t.unlock(context.Background()) }
+
+func (t *Term) unlock(ctx context.Context) error {
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
+	defer cancel()
+	return t.Resign(limit)
 }
 
 // Explain says in words why the term is about to end, for its history and for [Session.Events];
@@ -390,6 +408,15 @@ func holding(ctx context.Context, t *Term) context.Context {
 	return context.WithValue(ctx, heldKey{}, &heldTerms{t, outer})
 }
 
+// worksUnder says whether ctx is the context of t, or made from it.
+func worksUnder(ctx context.Context, t *Term) bool {
+	h, _ := ctx.Value(heldKey{}).(*heldTerms)
+	for h != nil && h.t != t {
+		h = h.outer
+	}
+	return h != nil
+}
+
 // share is the part of one holder in a claim that a lock's queue shares among several.
 type share struct {
 	q       lockQueue // nil: the term has its claim alone
@@ -447,11 +474,7 @@ func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error
 func resignAll(ctx context.Context, held []*Term) {
 	var all sync.WaitGroup
 	for _, t := range held {
-		all.Go(func() {
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*t.l.timing.Attempt)
-			defer cancel()
-			_ = t.Resign(limit)
-		})
+		all.Go(func() { _ = t.unlock(ctx) })
 	}
 	all.Wait()
 }

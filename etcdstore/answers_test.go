@@ -141,3 +141,31 @@ func TestSimulatedLateLook(t *testing.T) {
 		t.Errorf("an older answer counts: as of %d, behind %v", wt.asOf, wt.ahead)
 	}
 }
+
+// TestSimulatedLineThatEndedBeforeACompaction: while an observer was away the last claim of a line
+// went, and etcd has forgotten the revision that he saw last. Next tells him so, not only once
+// somebody enters.
+func TestSimulatedLineThatEndedBeforeACompaction(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, _ := gatedAt(t, c, 0, 0)
+		l := granted(t, s, "a", time.Minute)
+		p := claimed(t, l, "x")
+		seen, err := s.Line(ending(t, 10*time.Second), "x")
+		if err != nil || seen.Holder == nil {
+			t.Fatal(seen, err)
+		}
+		if err := l.Release(ending(t, 10*time.Second), p); err != nil {
+			t.Fatal(err)
+		}
+		now, err := s.Line(ending(t, 10*time.Second), "x")
+		if err == nil {
+			err = c.Compact(ending(t, 10*time.Second), int64(now.Revision))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ln, err := s.Next(ending(t, time.Minute), "x", seen.Revision); err != nil || ln.Holder != nil {
+			t.Errorf("seed 1: Next = %+v, %v, want the line that has ended", ln, err)
+		}
+	})
+}

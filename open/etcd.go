@@ -1,11 +1,19 @@
 package open
 
-import "github.com/primacy-go/primacy/etcdstore"
+import (
+	"net/url"
+
+	"github.com/primacy-go/primacy/etcdstore"
+)
 
 func etcdConfig(a address) (c etcdstore.Config, err error) {
 	c.Username, c.Password = a.user, a.password
 	c.TLS = a.takeTLS("etcds")
 	c.Heartbeat = a.flag("heartbeat", false)
+	if a.onSocket() {
+		u := url.URL{Scheme: "unix", Path: "/" + a.path}
+		c.Endpoints, a.path = []string{u.String()}, "" // no prefix of its own
+	}
 	for _, h := range a.hosts {
 		if a.secure() {
 			c.Endpoints = append(c.Endpoints, "https://"+h)

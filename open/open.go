@@ -2,6 +2,7 @@
 // links every store's client; a program that knows its store imports just that one.
 //
 //	etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]            etcds:// with TLS
+//	etcd+unix:///PATH                                              the socket of `primacy dev`
 //	postgres://[USER[:PASSWORD]@]HOST[:5432][,HOST…]/DATABASE      TLS by sslmode=, as libpq has
 //	                                                               it
 //	redis://[[USER]:PASSWORD@]HOST[:6379][,HOST…][/DB]             rediss:// with TLS
@@ -49,7 +50,7 @@ var ErrURL = errors.New("not a store URL")
 
 // kind is what one scheme means.
 type kind struct {
-	port    string // of a host without one
+	port    string // of a host without one; "" where the URL names a socket
 	secure  bool
 	example string
 	open    func(ctx context.Context, a address) (driver.Store, error)
@@ -67,6 +68,7 @@ func init() {
 	kinds = map[string]kind{
 		"etcd":          {port: "2379", example: "etcd://HOST:2379", open: etcd},
 		"etcds":         {port: "2379", secure: true, example: "etcds://HOST:2379", open: etcd},
+		"etcd+unix":     {example: "etcd+unix:///PATH", open: etcd},
 		"postgres":      {port: "5432", example: "postgres://USER@HOST:5432/DATABASE", open: postgres},
 		"postgresql":    {port: "5432", example: "postgresql://USER@HOST:5432/DATABASE", open: postgres},
 		"redis":         {port: "6379", example: "redis://HOST:6379", open: redis},
@@ -92,10 +94,12 @@ func opener[C any, S driver.Store](config func(address) (C, error), open func(co
 	}
 }
 
-// Schemes are those that [Open] knows, in order of importance, without the ones that only add TLS.
+// Schemes are those that [Open] knows, in order of importance, without the ones that only add TLS
+// and the socket of one machine.
 var Schemes = []string{"etcd", "postgres", "redis", "redis+quorum", "redis+plain", "zk"}
 
-// DefaultPort returns the port of a host that is named without one, "" for an unknown scheme.
+// DefaultPort returns the port of a host that is named without one, "" for an unknown scheme and
+// for one without hosts.
 func DefaultPort(scheme string) string { return kinds[scheme].port }
 
 // Secure says whether a scheme is one that asks for TLS by its name.

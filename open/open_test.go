@@ -39,6 +39,8 @@ func TestURLs(t *testing.T) {
 		{"etcd://[::1]", "http://[::1]:2379", "", "", ""},
 		{"etcd://[fe80::1]:9,h", "http://[fe80::1]:9 http://h:2379", "", "", ""},
 		{"etcds://h?server-name=etcd.example", "https://h:2379", "", "", ""},
+		{"etcd+unix:///run/a/etcd.sock", "unix:///run/a/etcd.sock", "", "", ""},
+		{"etcd+unix:///a%40b%20c/s", "unix:///a@b%20c/s", "", "", ""},
 	} {
 		endpoints, user, password, prefix, err := etcdParts(c.url)
 		got := []string{strings.Join(endpoints, " "), user, password, prefix}
@@ -74,6 +76,13 @@ func TestURLsThatCannotWorkSayWhy(t *testing.T) {
 		{"u:CANARY@h:2379", "no scheme"},
 		{"u:CANARY://x@h:2379", "no scheme"},
 		{"mysql://h", `unknown scheme "mysql": use etcd://`},
+		{"embedded:", "run 'primacy dev'"},
+		{"embedded:/var/lib/x", "run 'primacy dev'"},
+		{"embedded:///var/lib/x", "run 'primacy dev'"},
+		{"etcd+unix://", "use etcd+unix:///PATH"},
+		{"etcd+unix://run/etcd.sock", "use etcd+unix:///PATH"},
+		{"etcd+unix://u:CANARY@/run/etcd.sock", "use etcd+unix:///PATH"},
+		{"etcd+unix:///" + strings.Repeat("x", 200), "has 201 bytes"},
 		{"etcd://", "names no host"},
 		{"etcd:///prefix", "names no host"},
 		{"etcd://h,,h", "names no host"},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -23,6 +24,7 @@ type address struct {
 }
 
 func (a address) secure() bool    { return kinds[a.scheme].secure }
+func (a address) onSocket() bool  { return kinds[a.scheme].port == "" }
 func (a address) example() string { return kinds[a.scheme].example }
 
 // parse takes a URL apart. By hand, since net/url takes one host only and puts passwords into its
@@ -30,6 +32,9 @@ func (a address) example() string { return kinds[a.scheme].example }
 func parse(rawURL string) (a address, err error) {
 	scheme, rest, ok := strings.Cut(rawURL, "://")
 	if _, known := kinds[scheme]; !known {
+		if strings.HasPrefix(rawURL, "embedded:") {
+			return a, bad("embedded: is the program's own store: run 'primacy dev', and use the URL that it prints")
+		}
 		if !ok || strings.ContainsAny(scheme, ":/@ ") { // no scheme at all, and perhaps half a password
 			return a, bad("it has no scheme: use etcd://HOST:2379")
 		}
@@ -52,7 +57,12 @@ func parse(rawURL string) (a address, err error) {
 	if err1 != nil || err2 != nil {
 		return a, bad("what follows the hosts, or the options after ?, have a %% that is not followed by two hex digits, or a semicolon")
 	}
-	if err := a.readHosts(authority); err != nil {
+	if a.onSocket() {
+		err = a.checkSocket(authority)
+	} else {
+		err = a.readHosts(authority)
+	}
+	if err != nil {
 		return a, err
 	}
 	if password, ok := a.secret("password-file"); ok {
@@ -79,6 +89,21 @@ func (a *address) login(authority string) (hosts string, err error) {
 		return "", bad("user or password has a %% that is not followed by two hex digits")
 	}
 	return authority[i+1:], nil
+}
+
+// longestSocket is how many bytes of a path the system takes for a socket; a zero follows them.
+const longestSocket = len(syscall.RawSockaddrUnix{}.Path) - 1
+
+// checkSocket says what is wrong with a URL that names a socket by its path.
+func (a *address) checkSocket(authority string) error {
+	switch n := len("/" + a.path); {
+	case authority != "" || a.user != "" || a.password != "" || a.path == "":
+		return bad("it must name a socket by its whole path, and nothing else: use %s", a.example())
+	case n > longestSocket:
+		return bad("the path of the socket has %d bytes, and the system takes %d: choose a shorter one", n,
+			longestSocket)
+	}
+	return nil
 }
 
 func (a *address) readHosts(list string) error {

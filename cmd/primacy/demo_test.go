@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/open"
 )
 
 func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
@@ -120,20 +122,35 @@ func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 func TestDevIsAStoreForOthers(t *testing.T) {
 	t.Parallel()
 	w := plainWorld(t)
-	dir := filepath.Join(w.dir, "store")
+	dir := filepath.Join(w.dir, "a@b c")
 	dev := w.start("dev", "--store", "embedded:"+dir).prints("\n")
 	line := strings.TrimSpace(dev.out.String())
-	if line != "PRIMACY_STORE=embedded:"+dir {
+	url := "etcd+unix://" + w.dir + "/a%40b%20c/etcd.sock"
+	if line != "PRIMACY_STORE="+url {
 		t.Fatalf("dev prints %q", line)
 	}
 	w.with(line).start("run", "-q", "n", "true").ends(0)
+	library, err := open.Open(t.Context(), url) // what a program does that is built with the library
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer library.Close()
+	if lines, err := library.Lines(t.Context(), ""); err != nil || len(lines) != 0 {
+		t.Errorf("the library sees %v, %v", lines, err)
+	}
+	if err := library.Close(); err != nil {
+		t.Error(err)
+	}
 	dev.signal(syscall.SIGINT).ends(0)
+
+	long := "embedded:" + filepath.Join(w.dir, strings.Repeat("long", 30))
+	w.start("dev", "--store", long).ends(exitUsage).inOneLine().complains("choose a shorter one")
 
 	// With a command: its status is ours, and the store is in its environment.
 	store := []string{"dev", "--store", "embedded:" + dir, "--"}
 	p := w.start(append(store, "sh", "-c",
 		`primacy run -q n sh -c 'echo $PRIMACY_STORE'; primacy leader n; exit 5`)...).ends(5)
-	if p.out.String() != "embedded:"+dir+"\n" {
+	if p.out.String() != url+"\n" {
 		t.Errorf("got %q", p.out.String())
 	}
 	p.complains("nobody leads n")

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,8 @@ var readmeLines = map[string]func(*testing.T){
 	// with the address of a server that is there
 	"export PRIMACY_STORE=etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379": nil,
 	"primacy run billing -- ./invoicer --verbose":                           nil,
+	"go get github.com/primacy-go/primacy":                                  TestTheGoOfTheDocumentsCompiles,
+	"primacy dev":                                                           TestDevIsAStoreForOthers,
 	"primacy leader billing":                                                nil,
 	"primacy status":                                                        nil,
 	"primacy observe billing":                                               nil,
@@ -278,8 +281,10 @@ type snippet struct{ given, declares string }
 
 // What the blocks of a document need, in their order.
 var snippets = map[string][]snippet{
-	"README.md": {
-		{given: "ctx context.Context, work func(context.Context, primacy.Token) error"},
+	"README.md": {{}}, // a whole program
+	"docs/client-go.md": {
+		{given: "ctx context.Context, session *primacy.Session, runControllers func(context.Context)"},
+		{}, // declarations
 	},
 	"docs/locks.md": {
 		{given: "ctx context.Context, session *primacy.Session, bill func(context.Context, primacy.Token) error",
@@ -303,7 +308,7 @@ var importsOf = map[string]string{
 	"testing": "testing", "driver": "github.com/primacy-go/primacy/driver",
 	"drivertest":    "github.com/primacy-go/primacy/driver/drivertest",
 	"registerstore": "github.com/primacy-go/primacy/registerstore",
-	"context":       "context", "sql": "database/sql", "http": "net/http", "time": "time",
+	"context":       "context", "log": "log", "sql": "database/sql", "http": "net/http", "time": "time",
 	"primacy": "github.com/primacy-go/primacy", "open": "github.com/primacy-go/primacy/open",
 	"etcdstore": "github.com/primacy-go/primacy/etcdstore", "fence": "github.com/primacy-go/primacy/fence",
 	"etcdfence":  "github.com/primacy-go/primacy/fence/etcdfence",
@@ -373,6 +378,10 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 			t.Fatalf("%s has %d blocks of Go, and %d are known here", doc, len(blocks), len(needs))
 		}
 		for i, block := range blocks {
+			if doc == "README.md" {
+				put("fifteen", "main.go", block)
+				continue
+			}
 			if strings.HasPrefix(block, "package ") {
 				name := fmt.Sprintf("block%d.go", i)
 				if strings.Contains(block, "*testing.T") {
@@ -385,19 +394,14 @@ func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
 			if strings.HasPrefix(block, "import ") {
 				continue // upstreamtest changes exactly this line in etcd's own tests
 			}
+			if strings.HasPrefix(block, "type ") {
+				put("indocs/declared", fmt.Sprint("block", i, ".go"), "package declared\n"+imports(block)+block)
+				continue
+			}
 			page := regexp.MustCompile(`[/.-]`).ReplaceAllString(doc, "_")
 			put("indocs", fmt.Sprint(page, i, ".go"), needs[i].source("indocs", fmt.Sprint("block", i, page), block))
 		}
 	}
-	fifteen := strings.Replace(goBlocks(t, "README.md")[0], "etcd://127.0.0.1:2379", w.store, 1)
-	put("fifteen", "main.go", snippets["README.md"][0].source("main", "lead", fifteen)+`
-func main() {
-	if err := lead(context.Background(), func(_ context.Context,
-		token primacy.Token) error { println("works under", token); return nil }); err != nil {
-		panic(err)
-	}
-}
-`)
 	b, err := json.Marshal(map[string]any{"Replace": overlay})
 	if err != nil {
 		t.Fatal(err)
@@ -406,15 +410,42 @@ func main() {
 	if err := os.WriteFile(file, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	program := filepath.Join(w.dir, "fifteen")
 	for _, args := range [][]string{{"build", "-overlay", file, "./indocs"},
-		{"list", "-export", "-test", "-overlay", file, "./indocs/whole"}, {"run", "-overlay", file, "./fifteen"}} {
+		{"list", "-export", "-test", "-overlay", file, "./indocs/whole", "./indocs/declared"},
+		{"build", "-overlay", file, "-o", program, "./fifteen"}} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = ".."
-		out, err := cmd.CombinedOutput()
-		if err != nil || args[0] == "run" && !strings.Contains(string(out), "works under") {
+		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("go %v: %v: %s", args, err, out)
 		}
 	}
+	readmeProgram(t, w, program)
+}
+
+// readmeProgram runs the program of the README on the store of `primacy dev`, as the README says.
+func readmeProgram(t *testing.T, w *world, program string) {
+	dev := w.start("dev", "--store", "embedded:"+filepath.Join(w.dir, "dev")).prints("\n")
+	cmd := exec.Command(program)
+	cmd.Env = append(os.Environ(), strings.TrimSpace(dev.out.String()))
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer limit.Stop()
+	line, _ := bufio.NewReader(stderr).ReadString('\n')
+	if !strings.Contains(line, "leads under token") {
+		t.Errorf("the README's program says %q", line)
+	}
+	_ = cmd.Process.Signal(os.Interrupt)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the README's program ended with %v", err)
+	}
+	dev.signal(syscall.SIGINT).ends(0)
 }
 
 // TestTheRunPageHolds types every command of docs/run.md.

@@ -226,7 +226,7 @@ func printChange(a *app, st primacy.State, err error) error {
 	case st.Leader.Slots != 0:
 		line += fmt.Sprintf("%s: shared, the first under claim %d", whoAll(st), st.Leader.Token)
 	default:
-		line += fmt.Sprintf("%s leads  token %d", who(st.Leader), st.Leader.Token)
+		line += fmt.Sprintf("%s leads  token %s", who(st.Leader), tokenText(st.Leader.Token))
 		if len(st.Leader.Value) > 0 && string(st.Leader.Value) != st.Leader.ID {
 			line += "  " + clean(string(st.Leader.Value))
 		}

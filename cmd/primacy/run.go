@@ -313,9 +313,11 @@ func (r *runner) run(ctx context.Context) error {
 		if closedOutput(os.Stdout) {
 			r.say("warning: standard output is closed: what the command writes there goes to /dev/null")
 		}
-		if _, err := runtimeDir(); err != nil {
+		dir, err := runtimeDir()
+		if err != nil {
 			return err // nor one that gets no state file
 		}
+		sweepStates(dir)
 		if r.supervisor, err = newSupervisor(r.isolate); err != nil {
 			return err
 		}

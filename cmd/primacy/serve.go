@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/agent"
@@ -37,6 +38,7 @@ type serveOptions struct {
 	uids         []int
 	election     string
 	clients      int
+	streams      int
 	clientGo     bool
 	compat       string
 	etcd         etcdServing
@@ -75,7 +77,8 @@ is told to stop and every term is resigned.`,
 		"host name by which --listen may be called, beside localhost and addresses")
 	f.IntSliceVar(&o.uids, "allow-uid", nil, "user ID that may use the socket too")
 	f.StringVar(&o.election, "election", "", "the election of GET /leader where a request names none")
-	f.IntVar(&o.clients, "max-clients", 1000, "how many campaigns, locks and streams there may be at once")
+	f.IntVar(&o.clients, "max-clients", 1000, "how many campaigns and locks there may be at once on each listener")
+	f.IntVar(&o.streams, "max-streams", 1000, "how many event streams there may be at once on each listener")
 	f.BoolVar(&o.clientGo, "metrics-compat", false,
 		"show leader_election_master_status in /metrics too, client-go's name, for alerts that exist")
 	f.StringVar(&o.compat, "compat", "",
@@ -120,6 +123,7 @@ func (s *server) run(ctx context.Context) error {
 	if s.agent, err = agent.New(st, o); err != nil {
 		return err
 	}
+	s.checkFiles()
 	s.failed = make(chan error, len(s.open)+len(s.etcd.addrs))
 	for _, l := range s.open {
 		h := s.agent.Health()
@@ -163,6 +167,18 @@ func (s *server) until(ctx context.Context, signals <-chan os.Signal, notify *sd
 	}()
 	s.shutDown(stop)
 	return err
+}
+
+// checkFiles warns where connections within the limits would use up the descriptors of the process:
+// then nobody gets in any more, by no listener.
+func (s *server) checkFiles() {
+	const others = 200 // of the store, among others
+	need := uint64((len(s.open)+len(s.etcd.open))*s.secured.Conns + others)
+	var have unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &have) == nil && have.Cur < need {
+		s.say("warning: this process may open %d files (ulimit -n), and the limits of its listeners come to %d: "+
+			"raise the one, or lower --max-clients and --max-streams", have.Cur, need)
+	}
 }
 
 // watchdog tells the service manager, if it wants to know, that the loop runs.
@@ -212,10 +228,15 @@ func (s *server) shutDown(ctx context.Context) {
 func (s *server) options() (agent.Options, error) {
 	o := agent.Options{Session: primacy.Options{ID: s.id, TTL: s.ttl, Logger: s.logger()}, Name: s.election,
 		Hosts: s.hosts, UIDs: s.uids,
-		Clients: s.clients, Metrics: figures(s.clientGo), Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
+		Clients: s.clients, Streams: s.streams, Metrics: figures(s.clientGo),
+		Timeout: min(s.timeout, 10*time.Second), Logger: s.logger()}
 	if s.clients < 1 {
 		return o, fmt.Errorf("--max-clients %d: use 1 or more", s.clients)
 	}
+	if s.streams < 1 {
+		return o, fmt.Errorf("--max-streams %d: use 1 or more", s.streams)
+	}
+	s.secured.Conns = agent.ConnsFor(s.clients, s.streams)
 	switch {
 	case s.compat == "":
 	case s.compat != "leader-elector":
@@ -311,7 +332,7 @@ func (s *server) closeOpen() {
 func (s *server) serve(l net.Listener, h http.Handler) {
 	secured, what := s.secured, "serving"
 	if h != http.Handler(s.agent) {
-		secured, what = agent.Secured{}, "serving health"
+		secured, what = agent.Secured{Conns: secured.Conns}, "serving health"
 	}
 	errors := io.Discard
 	if s.verbose {
@@ -362,7 +383,7 @@ func (s *server) serveEtcd(st driver.Store, o agent.Options) error {
 	}
 	var err error
 	s.etcd.server, err = etcdapi.New(st, etcdapi.Options{ID: o.Session.ID, Token: o.Token, TLS: s.secured.TLS,
-		Hosts: s.hosts, MaxLeases: s.clients,
+		Hosts: s.hosts, MaxLeases: s.clients, MaxStreams: s.streams, States: s.agent.States(),
 		Timeout: o.Timeout, Logger: o.Logger})
 	if err != nil {
 		return fmt.Errorf("--etcd-api: %w", err)
@@ -374,7 +395,7 @@ func (s *server) serveEtcd(st driver.Store, o agent.Options) error {
 	for _, l := range s.etcd.open {
 		s.say("serving etcd's election, lock and lease calls on %s", l.Addr())
 		go func() {
-			if err := s.etcd.server.Serve(l); err != nil {
+			if err := s.etcd.server.Serve(agent.Limit(l, s.secured.Conns)); err != nil {
 				s.failed <- fmt.Errorf("%s: %w", l.Addr(), err)
 			}
 		}()

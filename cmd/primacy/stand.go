@@ -167,10 +167,10 @@ func (r *runner) lost(term *primacy.Term) error {
 		return nil
 	case lost == nil && r.status.Cause == supervise.CauseDeadline:
 		// The guardian saw the deadline come before our own timer did.
-		return fail(exitLost, "%s %q under token %d ended: %w", r.right, r.name, term.Token(), primacy.ErrExpired)
+		return fail(exitLost, "%s %q%s ended: %w", r.right, r.name, under("token", term.Token()), primacy.ErrExpired)
 	case lost == nil && r.gaveUp:
-		return fail(exitLost, "%s %q under token %d given up: a renewal failed (--on-unreachable %s)", r.right,
-			r.name, term.Token(), stopNow)
+		return fail(exitLost, "%s %q%s given up: a renewal failed (--on-unreachable %s)", r.right,
+			r.name, under("token", term.Token()), stopNow)
 	}
 	return lost
 }

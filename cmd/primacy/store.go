@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -223,6 +224,7 @@ func storesTopic() *cobra.Command {
 
   embedded:[DIR]                                        etcd in this program, for one machine; the default
   etcd://[USER:PASSWORD@]HOST[:2379][,HOST…][/PREFIX]   etcds:// with TLS
+  etcd+unix:///PATH                                     the socket of primacy dev
   postgres://[USER[:PASSWORD]@]HOST[:5432]/DATABASE     TLS by sslmode=, and whatever else libpq knows; schema=NAME
   redis://[[USER]:PASSWORD@]HOST[:6379][/DB]            rediss:// with TLS; cluster=true, sentinel=MASTER, replicas=N,
                                                         prefix=NAME, sentinel-user=NAME, sentinel-password-file=FILE
@@ -267,7 +269,7 @@ func schemes() []string {
 	for _, s := range open.Schemes {
 		all = append(all, s+"://")
 	}
-	return append(all, "etcds://", "rediss://", "zks://", embeddedScheme)
+	return append(all, "etcds://", "etcd+unix://", "rediss://", "zks://", embeddedScheme)
 }
 
 func devCommand(a *app) *cobra.Command {
@@ -275,7 +277,9 @@ func devCommand(a *app) *cobra.Command {
 		Use:   "dev [--] [COMMAND...]",
 		Short: "Run a store on this machine, for trying things out",
 		Long: `Run the embedded store in the foreground and print the PRIMACY_STORE that others on this machine
-use. With COMMAND: run it with PRIMACY_STORE set, and stop the store when it ends.`,
+use: this program, and what is built with the library (open.Open). With COMMAND: run it with
+PRIMACY_STORE set, and stop the store when it ends. Only this user can reach the store. It is gone when
+dev ends: for a store that goes on in the next process, give all of them embedded:DIR instead.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runDev(cmd.Context(), a, args) },
 	}
 	c.Flags().SetInterspersed(false)
@@ -299,14 +303,29 @@ func runDev(ctx context.Context, a *app, args []string) error {
 		return &exitError{exitUnreachable, err}
 	}
 	defer node.Close()
-	store := embeddedScheme + dir
+	store, err := reachable(openCtx, node)
+	if err != nil {
+		return err
+	}
 	if len(args) > 0 {
 		return runWithStore(ctx, a, store, args)
 	}
 	fmt.Fprintf(a.stdout, "PRIMACY_STORE=%s\n", store)
-	a.say("the store runs in this process; others on this machine: export the line above. Stop with ^C.")
+	a.say("the store runs in this process; others on this machine: export the line above, in Go open.Open its URL. " +
+		"Stop with ^C.")
 	<-ctx.Done()
 	return nil
+}
+
+// reachable returns the URL by which other processes reach the store of a node. It has tried it.
+func reachable(ctx context.Context, node *embedded.Node) (string, error) {
+	at := url.URL{Scheme: "etcd+unix", Path: node.Socket()}
+	store := strings.ReplaceAll(at.String(), "@", "%40") // which package open takes for the end of a password
+	st, err := open.Open(ctx, store)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", store, err)
+	}
+	return store, st.Close()
 }
 
 // runWithStore runs args as a plain child that gets SIGTERM when we are asked to stop.

@@ -314,6 +314,10 @@ func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
 	w.start("history", "n").ends(exitUsage).inOneLine().complains("keeps no history")
 	w.start("lock", "-s", "rw", "true").ends(exitUsage).inOneLine()
 	w.start("lock", "l", "sh", "-c", "echo ${PRIMACY_TOKEN-none}").ends(0).says("none\n")
+	said := w.with("PRIMACY_QUIET=false").start("run", "tok", "true").ends(0).complains(" leads tok")
+	if strings.Contains(said.err.String(), "under token") {
+		t.Errorf("there are no tokens here: %s", said.err.String())
+	}
 	w.start("serve", "--socket", filepath.Join(w.dir, "s")).ends(exitUsage).inOneLine().complains("has no tokens")
 	w.start("cron", "j", "* * * * *", "--", "true").ends(exitUsage).inOneLine()
 	a.signal(syscall.SIGTERM).ends(0)

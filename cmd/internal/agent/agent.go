@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/fanout"
 	"github.com/primacy-go/primacy/cmd/internal/health"
 	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 	"github.com/primacy-go/primacy/driver"
@@ -36,8 +37,9 @@ type Options struct {
 	Hosts []string
 	// UIDs may use the unix socket, beside this process's own and root.
 	UIDs []int
-	// Clients is how many campaigns, locks and event streams there may be at once. Default 1000.
-	Clients int
+	// Clients is how many campaigns and locks, and Streams how many event streams there may be at
+	// once on each listener. Default 1000 each.
+	Clients, Streams int
 	// Timeout is for a store that does not answer a request. Default 5 s.
 	Timeout time.Duration
 	// Elector answers GET / with {"name":"ID"}, who leads Name, as the leader-elector sidecar of
@@ -50,21 +52,23 @@ type Options struct {
 
 // Agent answers the API. It holds terms for its clients.
 type Agent struct {
-	store   driver.Store
-	own     *primacy.Session
-	o       Options
-	guard   guard
-	clients *clients
-	held    holdings
-	router  *health.Router
-	pulse   *health.Pulse
-	ready   atomic.Bool   // the store has answered
-	stopped chan struct{} // closed when it begins to stop
-	stop    func()
-	figures *telemetry.Telemetry
-	cancel  context.CancelFunc // ends the agent's own goroutines
-	locks   sync.WaitGroup     // kept without a connection
-	present atomic.Int64
+	store     driver.Store
+	own       *primacy.Session
+	o         Options
+	guard     guard
+	clients   *clients
+	held      holdings
+	states    *fanout.Hub[primacy.State] // for all readers of events
+	places    *fanout.Hub[places]        // for all who wait
+	router    *health.Router
+	pulse     *health.Pulse
+	ready     atomic.Bool   // the store has answered
+	stopped   chan struct{} // closed when it begins to stop
+	stop      func()
+	figures   *telemetry.Telemetry
+	cancel    context.CancelFunc // ends the agent's own goroutines
+	locks     sync.WaitGroup     // kept without a connection
+	elsewhere door               // of requests that came by no listener of ours
 }
 
 // New returns an agent on a store, which stays the caller's to close after Close. It does no I/O,
@@ -72,6 +76,9 @@ type Agent struct {
 func New(st driver.Store, o Options) (*Agent, error) {
 	if o.Clients == 0 {
 		o.Clients = 1000
+	}
+	if o.Streams == 0 {
+		o.Streams = 1000
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Second
@@ -88,7 +95,9 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	a := &Agent{
 		store: st, own: own, o: o, guard: guard{token: o.Token, hosts: o.Hosts, uids: o.UIDs},
 		clients: newClients(st, o.Session), stopped: make(chan struct{}),
+		states: fanout.States(own), places: placesOf(st),
 	}
+	a.elsewhere.addr = "this server"
 	a.stop = sync.OnceFunc(func() { close(a.stopped) })
 	if a.figures, err = telemetry.New(own, telemetry.Options{Options: o.Metrics}); err != nil {
 		return nil, err
@@ -105,6 +114,9 @@ func New(st driver.Store, o Options) (*Agent, error) {
 // Session returns the agent's own session: it reads, asks, and holds the locks of clients without
 // an id.
 func (a *Agent) Session() *primacy.Session { return a.own }
+
+// States tells readers who leads: one observer a name serves them all.
+func (a *Agent) States() *fanout.Hub[primacy.State] { return a.states }
 
 // Health returns what load balancers and orchestrators ask, without the rest of the API.
 func (a *Agent) Health() http.Handler { return health.NewRouter(a.healthRoutes()...) }
@@ -202,20 +214,27 @@ func (a *Agent) limited(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.Context(), a.o.Timeout)
 }
 
-// admit counts a client that stays. It answers where there are too many, or the server is stopping.
-func (a *Agent) admit(w http.ResponseWriter) (out func(), ok bool) {
+// admit counts a client that stays. It answers where there are too many of its kind at the door by
+// which it came, or the server is stopping.
+func (a *Agent) admit(w http.ResponseWriter, r *http.Request, kind perDoor) (out func(), ok bool) {
 	select {
 	case <-a.stopped:
 		stopping.Write(w, "ask another one, or again in a moment")
 		return nil, false
 	default:
 	}
-	if a.present.Add(1) > int64(a.o.Clients) {
-		a.present.Add(-1)
-		tooMany.Write(w, "%d campaigns, locks and streams are open", a.o.Clients)
+	d := &a.elsewhere
+	if c := connOf(r); c != nil && c.door != nil {
+		d = c.door
+	}
+	n, most := kind.of(d), kind.most(a.o)
+	if n.Add(1) > int64(most) {
+		n.Add(-1)
+		tooMany.Write(w, "%d %s are open on %s, as many as %s allows: end some, or start the server with a larger %s",
+			most, kind.what, d.addr, kind.flag, kind.flag)
 		return nil, false
 	}
-	return sync.OnceFunc(func() { a.present.Add(-1) }), true
+	return sync.OnceFunc(func() { n.Add(-1) }), true
 }
 
 func (a *Agent) log(what string, args ...any) {
@@ -239,6 +258,8 @@ func (a *Agent) Close(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	a.clients.close(ctx)
+	a.states.Close()
+	a.places.Close()
 	a.figures.Close()
 	_ = a.own.Close(ctx)
 	a.cancel()

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
@@ -44,6 +46,10 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	if len(b) == 0 {
 		return true
 	}
+	if bad := notText(b); bad != "" {
+		badJSON.Write(w, "%s", bad)
+		return false
+	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	err = d.Decode(v)
@@ -60,6 +66,49 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 		return false
 	}
 	return true
+}
+
+// notText says what is not Unicode in a body, "" if nothing is. The JSON decoder would put U+FFFD
+// in its place, so that two names that differ became one.
+func notText(b []byte) string {
+	for at := 0; at < len(b); {
+		r, n := utf8.DecodeRune(b[at:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			return fmt.Sprintf("the body is not UTF-8: byte %#02x at offset %d; send UTF-8", b[at], at)
+		case r == '\\':
+			if n = escapeAt(b[at:]); n == 0 {
+				return fmt.Sprintf("%s at offset %d is half of a surrogate pair; send both halves, or UTF-8",
+					b[at:at+6], at)
+			}
+		}
+		at += n
+	}
+	return ""
+}
+
+// escapeAt returns how long the escape is with which b begins: 0 for one that means no character.
+func escapeAt(b []byte) int {
+	first, ok := unit(b)
+	if !ok {
+		return min(2, len(b))
+	}
+	if !utf16.IsSurrogate(first) {
+		return 6
+	}
+	if second, ok := unit(b[6:]); ok && utf16.DecodeRune(first, second) != utf8.RuneError {
+		return 12
+	}
+	return 0
+}
+
+// unit returns the number in \uXXXX, if b begins with that.
+func unit(b []byte) (rune, bool) {
+	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(b[2:6]), 16, 16)
+	return rune(n), err == nil
 }
 
 func compact(raw json.RawMessage) []byte {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/fanout"
 	"github.com/primacy-go/primacy/cmd/internal/health"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/internal/boottime"
@@ -75,7 +76,7 @@ func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 		health.Invalid.Write(w, "%v", err)
 		return
 	}
-	s, leave, ok := a.join(w, b.ID, b.TTLMS)
+	s, leave, ok := a.join(w, r, b.ID, b.TTLMS)
 	if !ok {
 		return
 	}
@@ -91,8 +92,8 @@ func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 
 // join returns the session of a client, and what it calls when it leaves. It answers where it may
 // not come in.
-func (a *Agent) join(w http.ResponseWriter, id string, ttlMS int64) (*primacy.Session, func(), bool) {
-	out, ok := a.admit(w)
+func (a *Agent) join(w http.ResponseWriter, r *http.Request, id string, ttlMS int64) (*primacy.Session, func(), bool) {
+	out, ok := a.admit(w, r, clientsPerDoor)
 	if !ok {
 		return nil, nil, false
 	}
@@ -147,8 +148,8 @@ func (c *contest) await(r *http.Request) (t *primacy.Term, err error) {
 		defer close(decided)
 		t, err = c.win(ctx)
 	}()
-	news, stop := c.a.follow(c.name, c.session.ID(), c.lock)
-	defer stop()
+	places := c.a.places.Join(c.name)
+	defer places.Close()
 	var late <-chan time.Time
 	if c.wait > 0 {
 		timer := time.NewTimer(c.wait)
@@ -156,8 +157,16 @@ func (c *contest) await(r *http.Request) (t *primacy.Term, err error) {
 		late = timer.C
 	}
 	last := line{Event: "waiting"}
-	send := func(l line) bool { last = l; return c.send(l) }
-	why := follow(r, c.a.stopped, decided, late, news, beatEvery, send, func() bool { return c.send(last) })
+	send := func() bool {
+		l, inTheWay := c.place(places.Take())
+		if !inTheWay || l == last {
+			return true
+		}
+		last = l
+		return c.send(l)
+	}
+	why := follow(r, c.a.stopped, decided, late, places.Changed(), beatEvery, send,
+		func() bool { return c.send(last) })
 	cancel(why)
 	<-decided
 	if t != nil && (why != nil || r.Context().Err() != nil) { // a win in this very moment, or nobody to be told
@@ -171,6 +180,16 @@ func (c *contest) await(r *http.Request) (t *primacy.Term, err error) {
 		return nil, why
 	}
 	return t, err
+}
+
+// place returns which place the client has in the line and who leads, unless nobody is in its way.
+func (c *contest) place(n *fanout.News[places]) (line, bool) {
+	if n == nil {
+		return line{}, false
+	}
+	l, id := line{Event: "waiting", Leader: n.Value.holder}, c.session.ID()
+	l.Position = n.Value.of[id]
+	return l, n.Value.held && (c.lock || l.Leader != id) // else it has just won
 }
 
 var errTooLate = errors.New("not acquired in the time given")
@@ -202,42 +221,4 @@ func resignNow(t *primacy.Term) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	_ = t.Resign(ctx)
-}
-
-// follow tells, while a client waits, which place it has in the line and who is in the way. A slow
-// reader gets the latest only.
-func (a *Agent) follow(name, id string, lock bool) (<-chan line, func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	news := make(chan line, 1)
-	go func() {
-		var after uint64
-		var last line
-		for ctx.Err() == nil {
-			st, err := a.store.Next(ctx, name, after)
-			if err != nil {
-				select {
-				case <-time.After(time.Second):
-				case <-ctx.Done():
-				}
-				continue
-			}
-			after = st.Revision
-			l := line{Event: "waiting"}
-			if st.Holder != nil {
-				l.Leader = st.Holder.Owner
-			}
-			for i, w := range st.Waiters {
-				if w.Owner == id && !w.Held {
-					l.Position = i + 1
-					break
-				}
-			}
-			if l == last || st.Holder == nil || !lock && l.Leader == id {
-				continue // nothing is in the way: it has just won
-			}
-			last = l
-			replace(news, l)
-		}
-	}()
-	return news, cancel
 }

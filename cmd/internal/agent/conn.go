@@ -7,9 +7,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"sync/atomic"
 	"syscall"
-	"time"
 )
 
 // conn is a connection that remembers how it ended: who closed it has stopped, who fell silent may
@@ -20,6 +20,18 @@ type conn struct {
 	unix  bool // it came by a unix socket
 	local bool // both ends are on this machine: what ends it is one of them
 	ended atomic.Pointer[error]
+
+	door    *door // by which it came; nil: another server's
+	refused bool  // it is one too many
+	left    sync.Once
+}
+
+// Close implements [net.Conn].
+func (c *conn) Close() error {
+	if c.door != nil {
+		c.left.Do(func() { c.door.conns.Add(-1) })
+	}
+	return c.Conn.Close()
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -75,30 +87,4 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, connKey{}, own)
 	}
 	return ctx
-}
-
-// silentAfter is how long a machine that does not answer is waited for before its connection counts
-// as lost.
-const silentAfter = 10 * time.Second
-
-// listener makes a conn of each connection.
-type listener struct{ net.Listener }
-
-func (l listener) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	c := &conn{Conn: nc, uid: -1}
-	switch nc := nc.(type) {
-	case *net.UnixConn:
-		c.unix, c.local, c.uid = true, true, peerUID(nc)
-	case *net.TCPConn:
-		remote, _ := nc.RemoteAddr().(*net.TCPAddr)
-		c.local = remote != nil && remote.IP.IsLoopback()
-		_ = nc.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: silentAfter / 2, Interval: silentAfter / 4,
-			Count: 2})
-		limitSilence(nc, silentAfter)
-	}
-	return c, nil
 }

@@ -157,7 +157,7 @@ func TestAnotherUserMayNotUseTheSocket(t *testing.T) {
 	}
 	defer l.Close()
 	go net.Dial("unix", l.Addr().String())
-	c, err := listener{l}.Accept()
+	c, err := listener{l, &door{}, false}.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +269,7 @@ func fileThere(path string) bool { _, err := os.Lstat(path); return err == nil }
 
 func TestLimitsOfARequest(t *testing.T) {
 	t.Parallel()
-	s := newAgent(t, Options{Clients: 2})
+	s := newAgent(t, Options{Clients: 2, Streams: 1})
 	s.want(413, "too-large", s.ask("POST", "/v1/locks/n", `{"id":"`+strings.Repeat("x", maxBody)+`"}`))
 	c, err := net.Dial("unix", s.path)
 	if err != nil {
@@ -286,7 +286,15 @@ func TestLimitsOfARequest(t *testing.T) {
 	s.campaign("b", "").until("elected")
 	s.want(503, "too-many", s.ask("POST", "/v1/locks/n", ""))
 	s.want(503, "too-many", s.ask("POST", "/v1/elections/c/campaign", ""))
+	s.post("/v1/elections/a/campaign", `{"wait_ms":1}`)
+	read := s.get("/v1/elections/a/events") // streams have a limit of their own
 	s.want(503, "too-many", s.ask("GET", "/v1/elections/c/events", ""))
+	read.conn.Close()
+	eventually(t, "a reader that has gone makes room", func() bool {
+		next := s.get("/v1/elections/c/events")
+		defer next.conn.Close()
+		return next.status == 200
+	})
 	s.want(200, "", s.ask("GET", "/leader/a", ""))
 }
 

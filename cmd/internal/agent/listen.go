@@ -134,6 +134,7 @@ func listenFresh(path string, mode os.FileMode) (net.Listener, error) {
 type Secured struct {
 	TLS   *tls.Config
 	Token bool
+	Conns int // at once, on each listener; see [ConnsFor]. 0: any number
 
 	// a request has to arrive, and an answer to be read; 0: exchangeTime. Streams have limits of
 	// their own
@@ -194,12 +195,13 @@ func (s Secured) Check(l net.Listener) error {
 // Serve answers on l until ctx ends. HTTP/1.1 only: there a connection is one client's, so that its
 // end means something.
 func (s Secured) Serve(l net.Listener, h http.Handler, logger *log.Logger) (*http.Server, <-chan error) {
-	var own net.Listener = listener{l}
+	d := &door{addr: l.Addr().String(), most: s.Conns}
+	var own net.Listener = listener{l, d, false}
 	if _, ok := l.Addr().(*net.TCPAddr); ok && s.TLS != nil {
 		own = tls.NewListener(own, s.TLS)
 	}
 	srv := &http.Server{
-		Handler:           h,
+		Handler:           d.handler(h),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       cmp.Or(s.within, exchangeTime),
 		WriteTimeout:      cmp.Or(s.within, exchangeTime),

@@ -76,7 +76,7 @@ func (a *Agent) lock(w http.ResponseWriter, r *http.Request, name string) {
 		health.Invalid.Write(w, "%v", err)
 		return
 	}
-	s, leave, ok := a.joinLock(w, b)
+	s, leave, ok := a.joinLock(w, r, b)
 	if !ok {
 		return
 	}
@@ -96,11 +96,11 @@ func (a *Agent) lock(w http.ResponseWriter, r *http.Request, name string) {
 }
 
 // joinLock is join, but who has no id shares the server's own session.
-func (a *Agent) joinLock(w http.ResponseWriter, b lockBody) (*primacy.Session, func(), bool) {
+func (a *Agent) joinLock(w http.ResponseWriter, r *http.Request, b lockBody) (*primacy.Session, func(), bool) {
 	if b.ID != "" {
-		return a.join(w, b.ID, b.TTLMS)
+		return a.join(w, r, b.ID, b.TTLMS)
 	}
-	out, ok := a.admit(w)
+	out, ok := a.admit(w, r, clientsPerDoor)
 	return a.own, out, ok
 }
 

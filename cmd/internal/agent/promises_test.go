@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"bufio"
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -134,4 +137,88 @@ func TestWhoIsRefusedForTooManyTakesNoPlace(t *testing.T) {
 		}
 		return r.StatusCode == http.StatusOK
 	})
+}
+
+// Nor does who may not come in for another reason.
+func TestWhoMayNotComeInTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{Clients: 2})
+	s.campaign("n", `{"id":"x","ttl_ms":5000}`).until("elected")
+	for range 3 {
+		s.want(409, "ttl-differs", s.ask("POST", "/v1/elections/m/campaign", `{"id":"x","ttl_ms":6000}`))
+	}
+	l := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/l", "")))
+	s.want(200, "", s.ask("DELETE", "/v1/locks/l", "", "Primacy-Token", l.Token.String()))
+}
+
+// A connection that has served another request before is closed like any other: that its reading
+// was interrupted in between, by the server itself, was not its end.
+func TestAConnectionThatIsUsedAgainIsClosed(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{Session: primacy.Options{TTL: time.Minute}})
+	c, err := net.Dial("unix", s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	in := bufio.NewReader(c)
+	for range 3 {
+		if _, err := io.WriteString(c, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		r, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+	}
+	if _, err := io.WriteString(c, "POST /v1/elections/n/campaign HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	for text := ""; !strings.Contains(text, `"elected"`); {
+		if text, err = in.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.Close()
+	eventually(t, "the client that closed its connection has stopped", func() bool { return s.leader("n") == "" })
+}
+
+// whenEnded is a client that asks, as soon as it reads that its term has ended, whether the server
+// still has it.
+type whenEnded struct {
+	http.ResponseWriter
+	asks func()
+}
+
+func (w whenEnded) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), `"ended"`) {
+		w.asks()
+	}
+	return len(b), nil
+}
+
+func (whenEnded) Flush() {}
+
+// Who has read that his term has ended gets 410 for its token, and no renewal.
+func TestATermIsForgottenBeforeItsEndIsTold(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{})
+	term, err := s.own.Election("n").Campaign(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHolding(false, "x", term, 0)
+	s.held.add(h)
+	h.giveUp(shown.Ending{Reason: primacy.Resigned})
+	told := false
+	w := whenEnded{httptest.NewRecorder(), func() {
+		if told = true; s.held.find(false, "n", term.Token()) != nil {
+			t.Error("a term whose end is told can be found")
+		}
+	}}
+	(&keeper{a: s.Agent, h: h, s: &stream{w: w, c: http.NewResponseController(w)}}).keep()
+	if !told {
+		t.Error("the end was not told")
+	}
 }

@@ -61,26 +61,34 @@ func wantsSSE(r *http.Request) bool {
 // send writes one event. It says whether the client may have got it; after a failure nothing is
 // sent any more.
 func (s *stream) send(event, id string, v any) bool {
-	b, err := json.Marshal(v)
+	b, err := encode(s.sse, event, id, v)
 	if err != nil {
 		s.err = err
 		return false
 	}
-	switch {
-	case !s.sse:
-		return s.write(string(b) + "\n")
-	case id != "":
-		return s.write(fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", id, event, b))
-	}
-	return s.write(fmt.Sprintf("event: %s\ndata: %s\n\n", event, b))
+	return s.write(b)
 }
 
-func (s *stream) write(text string) bool {
+// encode returns one event as a stream has it.
+func encode(sse bool, event, id string, v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	switch {
+	case err != nil:
+		return nil, err
+	case !sse:
+		return append(b, '\n'), nil
+	case id != "":
+		return fmt.Appendf(nil, "id: %s\nevent: %s\ndata: %s\n\n", id, event, b), nil
+	}
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", event, b), nil
+}
+
+func (s *stream) write(text []byte) bool {
 	if s.err != nil {
 		return false
 	}
 	_ = s.c.SetWriteDeadline(time.Now().Add(writeLimit))
-	if _, s.err = s.w.Write([]byte(text)); s.err == nil {
+	if _, s.err = s.w.Write(text); s.err == nil {
 		s.err = s.c.Flush()
 	}
 	return s.err == nil
@@ -89,13 +97,12 @@ func (s *stream) write(text string) bool {
 // errGone says that the client has gone: nobody is there to be told.
 var errGone = errors.New("the client has gone")
 
-// follow sends what comes from news, and calls idle where nothing has come for so long: by that a
+// follow calls send when there may be news, and idle where nothing has come for so long: by that a
 // client that has gone is noticed. Send and idle say whether the client may have got it. It returns
 // nil when over is closed, errGone when the client has gone or must not get more, errTooLate when
 // late comes, and errStopping when the server stops.
-func follow[T any](r *http.Request, stopped, over <-chan struct{}, late <-chan time.Time, news <-chan T,
-	every time.Duration,
-	send func(T) bool, idle func() bool,
+func follow(r *http.Request, stopped, over <-chan struct{}, late <-chan time.Time, news <-chan struct{},
+	every time.Duration, send, idle func() bool,
 ) error {
 	quiet := time.NewTimer(every)
 	defer quiet.Stop()
@@ -110,8 +117,8 @@ func follow[T any](r *http.Request, stopped, over <-chan struct{}, late <-chan t
 			return errTooLate
 		case <-stopped:
 			return errStopping
-		case v := <-news:
-			got = send(v)
+		case <-news:
+			got = send()
 		case <-quiet.C:
 			got = idle()
 		}
@@ -120,13 +127,4 @@ func follow[T any](r *http.Request, stopped, over <-chan struct{}, late <-chan t
 		}
 		quiet.Reset(every)
 	}
-}
-
-// replace puts v into news, which holds one, in place of what nobody took.
-func replace[T any](news chan T, v T) {
-	select {
-	case <-news:
-	default:
-	}
-	news <- v
 }

@@ -130,27 +130,45 @@ func into[T any](t testing.TB, r reply) (v T) {
 // open is a client on a stream.
 type open struct {
 	*site
-	conn  net.Conn
-	lines chan line
+	conn     net.Conn
+	lines    chan line
+	answered chan struct{} // closed when status is known
+	status   int           // 0: there was no answer
 }
 
 // post opens a stream by hand, as a raw client does.
 func (s *site) post(path, body string) *open {
 	s.Helper()
-	c, err := net.Dial("unix", s.path)
+	return s.request("POST "+path+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "+
+		itoa(len(body))+"\r\n\r\n"+body, "unix", s.path)
+}
+
+// get is post for a stream that takes no body. It returns when the stream has been answered.
+func (s *site) get(path string) *open {
+	s.Helper()
+	o := s.request("GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", "unix", s.path)
+	<-o.answered
+	return o
+}
+
+func (s *site) request(text, network, addr string) *open {
+	s.Helper()
+	c, err := net.Dial(network, addr)
 	if err != nil {
 		s.Fatal(err)
 	}
-	o := &open{site: s, conn: c, lines: make(chan line, 100)}
+	o := &open{site: s, conn: c, lines: make(chan line, 100), answered: make(chan struct{})}
 	s.Cleanup(func() { c.Close() })
-	req := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " +
-		itoa(len(body)) + "\r\n\r\n" + body
-	if _, err := io.WriteString(c, req); err != nil {
+	if _, err := io.WriteString(c, text); err != nil {
 		s.Fatal(err)
 	}
 	go func() {
 		defer close(o.lines)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err == nil {
+			o.status = resp.StatusCode
+		}
+		close(o.answered)
 		if err != nil {
 			return
 		}

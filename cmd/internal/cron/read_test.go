@@ -1,6 +1,9 @@
 package cron
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,4 +58,69 @@ func TestAnEndIsToldThoughTheProcessIsToEnd(t *testing.T) {
 			t.Errorf("what has not begun waits for %v: %v", time.Since(began), got)
 		}
 	})
+}
+
+// What a record says in words is cut: a store refuses a record that is too large, again and again,
+// and the end of its run would never be told.
+func TestALongTextFitsIntoARecord(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	text := strings.Repeat("a word and ü ", 100_000)
+	d, err := Record{Key: Key{at(0), 1, kindEnd}, Verdict: Failed, Text: text, When: at(0)}.driver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, added, err := st.Append(t.Context(), Prefix+"j", d, 300); !added || err != nil {
+		t.Fatalf("a record with %d bytes was not kept: %v, %v", len(d.Value), added, err)
+	}
+	if r, ok := ParseRecord(d); !ok || !strings.HasPrefix(text, r.Text) || len(r.Text) < 512 {
+		t.Errorf("%d bytes of the text are left: %v", len(r.Text), ok)
+	}
+}
+
+// Two operators who ask for the same in one second are two.
+func TestMarksOfOneSecond(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	d, err := Record{Key: Key{at(0), 0, kindNote}, Verdict: Fresh, When: at(0)}.driver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := st.Append(t.Context(), Prefix+"j", d, 300); err != nil {
+		t.Fatal(err)
+	}
+	var all []time.Time
+	for range 3 {
+		when, err := Mark(t.Context(), st, "j", Wanted, "op", at(10))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, when)
+	}
+	if !slices.Equal(all, []time.Time{at(10), at(11), at(12)}) {
+		t.Errorf("runs are wanted at %v", all)
+	}
+}
+
+// triedClaims counts the claims that are asked for. All are free.
+type triedClaims struct {
+	Claims
+	tried int
+}
+
+func (c *triedClaims) Try(context.Context, string) (Hold, error) {
+	c.tried++
+	return TermHold{}, nil
+}
+
+// A process that is to end, and waits for what runs, begins nothing any more.
+func TestNothingBeginsInAProcessThatIsToEnd(t *testing.T) {
+	claims := &triedClaims{}
+	e := New(Options{Claims: claims, Attempt: time.Minute})
+	s := &attemptRun{jobLoop: &jobLoop{e: e}, a: &attempt{}}
+	if got := s.claim(); got != evOurs || claims.tried != 1 {
+		t.Fatalf("before: %v, %d claims", got, claims.tried)
+	}
+	close(e.stop)
+	if got := s.claim(); got != evUnknown || claims.tried != 1 {
+		t.Errorf("once it is to end: %v, %d claims", got, claims.tried-1)
+	}
 }

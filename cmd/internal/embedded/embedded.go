@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -241,6 +242,10 @@ func (n *Node) set(change func()) {
 // Endpoint is where the store answers, for an etcd client: a URL of a unix socket. It stays the
 // same from host to host. It is good for this process only, while the node is open.
 func (n *Node) Endpoint() string { return n.dir.endpoint() }
+
+// Socket is the path at which the store answers, for other processes of this user. It may be too
+// long for a socket.
+func (n *Node) Socket() string { return filepath.Join(n.dir.name, socketName) }
 
 // Close leaves the store. If this process hosts it, etcd is stopped, and another process takes over
 // at once; clients of this process must be closed before. It returns within 5 s or so, with an

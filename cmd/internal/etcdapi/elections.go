@@ -193,22 +193,37 @@ func (e *elections) Leader(ctx context.Context, r *epb.LeaderRequest) (*epb.Lead
 // it ends only with the client, or when the store refuses.
 func (e *elections) Observe(r *epb.LeaderRequest, stream epb.Election_ObserveServer) error {
 	ctx := stream.Context()
+	leave, err := e.s.observes()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	states := e.s.states.Join(string(r.Name))
+	defer states.Close()
 	var last primacy.Entry
-	for st, err := range e.s.reader.Election(string(r.Name)).Observe(ctx) {
-		switch final := statusOf(ctx, err); {
-		case err != nil && status.Code(final) == codes.Unavailable:
-			continue
-		case err != nil:
-			return final
-		case st.Leader == nil || st.Leader.Token == last.Token && bytes.Equal(st.Leader.Value, last.Value):
-			continue
+	for {
+		select {
+		case <-states.Changed():
+		case <-ctx.Done():
+			return statusOf(ctx, ctx.Err())
 		}
-		last = *st.Leader
-		if err := stream.Send(e.s.told(st)); err != nil {
-			return err
+		n := states.Take()
+		switch {
+		case n == nil || n.Err == nil && n.Value.Leader == nil:
+		case n.Err == nil:
+			if l := n.Value.Leader; l.Token == last.Token && bytes.Equal(l.Value, last.Value) {
+				continue
+			}
+			last = *n.Value.Leader
+			if err := stream.Send(e.s.told(n.Value)); err != nil {
+				return err
+			}
+		default:
+			if final := statusOf(ctx, n.Err); status.Code(final) != codes.Unavailable {
+				return final
+			}
 		}
 	}
-	return statusOf(ctx, ctx.Err())
 }
 
 // told returns the leader as etcd would show its key.

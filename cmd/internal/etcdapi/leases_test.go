@@ -193,7 +193,7 @@ func TestWhatAnotherProcessHoldsIsNotSaidToBeGone(t *testing.T) {
 func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{})
-	_, addr := serve(t, store, Options{MaxLeases: 2})
+	_, addr := serve(t, store, Options{MaxLeases: 2, MaxStreams: 1})
 	c := newClient(t, addr, nil)
 	a := c.grant(5)
 	for name, value := range map[string]string{"": "", "a\x00b": "", "\xff": "", strings.Repeat("n", 256): "",
@@ -212,6 +212,30 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	}
 	if status.Code(err) != codes.InvalidArgument {
 		t.Errorf("observe without a name: %v", err)
+	}
+	ctx, end := context.WithCancel(c.ctx(time.Minute))
+	if stream, err = c.Observe(ctx, &epb.LeaderRequest{Name: []byte("n")}); err != nil {
+		t.Fatal(err)
+	}
+	c.win(a, "n", "v")
+	if _, err := stream.Recv(); err != nil {
+		t.Errorf("observe: %v", err)
+	}
+	second := func() error {
+		stream, err := c.Observe(c.ctx(time.Second), &epb.LeaderRequest{Name: []byte("n")})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	if err := second(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--max-streams") {
+		t.Errorf("a second observer of one: %v", err)
+	}
+	end()
+	for began := time.Now(); second() != nil; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatal("an observer that has gone makes no room")
+		}
 	}
 	c.grant(5)
 	if _, err := c.LeaseGrant(c.ctx(time.Second),

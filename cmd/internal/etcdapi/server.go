@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -19,8 +20,11 @@ import (
 	epb "go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
 	lpb "go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/fanout"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
@@ -32,12 +36,15 @@ type Options struct {
 	ID string
 	// what clients must show: as metadata "token", as "Authorization: Bearer TOKEN", or as any
 	// user's password
-	Token     string
-	TLS       *tls.Config   // nil: plain text
-	Hosts     []string      // names under which JSON may be asked for, beside localhost and addresses
-	MaxLeases int           // at once; default 1000: each is one in the store, with a heartbeat of its own
-	Timeout   time.Duration // of calls on the store where the client sets no limit, but for waits. Default 5 s
-	Logger    *slog.Logger  // default: none
+	Token      string
+	TLS        *tls.Config // nil: plain text
+	Hosts      []string    // names under which JSON may be asked for, beside localhost and addresses
+	MaxLeases  int         // at once; default 1000: each is one in the store, with a heartbeat of its own
+	MaxStreams int         // of Observe at once; default 1000
+	// States tells who leads. Default: a hub of the server's own.
+	States  *fanout.Hub[primacy.State]
+	Timeout time.Duration // of calls on the store where the client sets no limit, but for waits. Default 5 s
+	Logger  *slog.Logger  // default: none
 }
 
 // MaxID is how long a server's ID may be: those of its clients' leases are longer.
@@ -45,15 +52,18 @@ const MaxID = 128
 
 // Server answers etcd's calls.
 type Server struct {
-	store  driver.Store
-	o      Options
-	clock  boottime.Clock
-	reader *primacy.Session // without a lease: it only asks
-	grpc   *grpc.Server
-	http   *http.Server
-	inner  *pipe            // the way of the JSON form to grpc
-	conn   *grpc.ClientConn // over it
-	member pb.ResponseHeader
+	store     driver.Store
+	o         Options
+	clock     boottime.Clock
+	reader    *primacy.Session // without a lease: it only asks
+	states    *fanout.Hub[primacy.State]
+	ownStates bool // it closes them
+	streams   atomic.Int64
+	grpc      *grpc.Server
+	http      *http.Server
+	inner     *pipe            // the way of the JSON form to grpc
+	conn      *grpc.ClientConn // over it
+	member    pb.ResponseHeader
 
 	arrival time.Duration // within which a request in JSON has to arrive; tests have less
 
@@ -74,6 +84,9 @@ func New(store driver.Store, o Options) (*Server, error) {
 	if o.MaxLeases == 0 {
 		o.MaxLeases = 1000
 	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = 1000
+	}
 	if o.Timeout == 0 {
 		o.Timeout = 5 * time.Second
 	}
@@ -81,8 +94,9 @@ func New(store driver.Store, o Options) (*Server, error) {
 	switch {
 	case len(o.ID) > MaxID:
 		return nil, fmt.Errorf("etcdapi: the id has %d bytes, more than %d", len(o.ID), MaxID)
-	case o.MaxLeases < 0 || o.Timeout < 0:
-		return nil, fmt.Errorf("etcdapi: %d leases and a timeout of %v must not be negative", o.MaxLeases, o.Timeout)
+	case o.MaxLeases < 0 || o.MaxStreams < 0 || o.Timeout < 0:
+		return nil, fmt.Errorf("etcdapi: %d leases, %d streams and a timeout of %v must not be negative", o.MaxLeases,
+			o.MaxStreams, o.Timeout)
 	case most < minTTL:
 		return nil, fmt.Errorf("etcdapi: %s keeps leases of at most %v: too short for etcd's clients",
 			store.Caps().Store, store.Caps().MaxTTL)
@@ -97,6 +111,9 @@ func New(store driver.Store, o Options) (*Server, error) {
 	s := &Server{store: store, o: o, clock: boottime.Now, reader: reader, inner: newPipe(),
 		leases: map[int64]*lease{}, arrival: 20 * time.Second,
 		member: pb.ResponseHeader{ClusterId: sum(store.Caps().Store), MemberId: sum(o.ID)}}
+	if s.states = o.States; s.states == nil {
+		s.states, s.ownStates = fanout.States(reader), true
+	}
 	s.register()
 	if s.http, err = s.web(); err != nil {
 		return nil, err
@@ -192,6 +209,9 @@ func (s *Server) Close(ctx context.Context) error {
 	_ = s.http.Close()
 	_ = s.conn.Close()
 	s.grpc.Stop()
+	if s.ownStates {
+		s.states.Close()
+	}
 	return errors.Join(err, s.reader.Close(ctx))
 }
 
@@ -216,6 +236,16 @@ func (s *Server) grant(ctx context.Context, id int64, ttl time.Duration) (*lease
 		go l.end()
 	}
 	return l, nil
+}
+
+// observes counts one stream more, until the returned function is called.
+func (s *Server) observes() (leave func(), err error) {
+	if s.streams.Add(1) > int64(s.o.MaxStreams) {
+		s.streams.Add(-1)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d streams of Observe are open, as many as --max-streams "+
+			"allows: end some, or start the server with a larger one", s.o.MaxStreams)
+	}
+	return func() { s.streams.Add(-1) }, nil
 }
 
 // reserve keeps an ID and room for one lease.

@@ -148,7 +148,8 @@ func TestWebPagesAreRefused(t *testing.T) {
 	if strings.HasSuffix(big, " 200") {
 		t.Errorf("a body that is too large: %.200s", big)
 	}
-	for _, body := range []string{"", "{", "[]", `{"TTL":"many"}`, "\x01\xff"} {
+	for _, body := range []string{"", "{", "[]", `{"TTL":"many"}`, "\x01\xff",
+		"{\"TTL\":\"5\",\"x\":\"\xff\"}", `{"TTL":"5","x":"\ud800"}`} {
 		if out := curl(t, url, body); body != "" && !strings.HasSuffix(out, " 400") {
 			t.Errorf("body %q: %s", body, out)
 		}

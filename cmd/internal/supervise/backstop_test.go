@@ -166,3 +166,24 @@ func TestARecycledProcessIDIsNotSpared(t *testing.T) {
 		}
 	}
 }
+
+// A process is signalled only as the child of whom it was found under, or of the one that inherits
+// orphans: its process ID may be another's by now.
+func TestASignalMeetsTheProcessThatWasFound(t *testing.T) {
+	newSupervisor(t)
+	pid := newChild(t, "exec sleep 60")
+	defer func() {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		_, _ = syscall.Wait4(pid, nil, 0, nil)
+	}()
+	const another = 1 << 30 // no process
+	descendant{pid, another}.signal(another, unix.SIGKILL)
+	descendant{pid, another}.signal(os.Getpid(), unix.SIGSTOP) // it is an orphan, and ours by now
+	eventually(t, "the second signal, or the first", func() bool {
+		st, ok := readStat(pid)
+		return !ok || st.state == 'T' || st.state == 'Z'
+	})
+	if isDead(pid) {
+		t.Error("a process with another parent got the signal")
+	}
+}

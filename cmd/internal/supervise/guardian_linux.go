@@ -160,8 +160,6 @@ func (g *guardian) sleep() {
 	switch {
 	case g.goneReported:
 		_ = setTimer(g.timer, g.plan.deadline)
-		g.alarm.off()
-		g.killAlarm.off()
 	case g.killRounds > 100: // a process hangs in the kernel, or we may not kill it: do not spin
 		timeout = 20
 	case g.killRounds > 0:
@@ -426,6 +424,11 @@ func (g *guardian) signalDescendants(sig unix.Signal) {
 func (g *guardian) killRound() {
 	g.killRounds++
 	g.signalGroup(unix.SIGKILL) // the kernel kills a group as a whole: a fork in it cannot escape
+	// With init the kernel kills all of a namespace. Then nobody need kill this process, which waits
+	// for the last to end and reports the true status.
+	if g.namespace != nil && unix.Kill(g.namespace.init, unix.SIGKILL) == nil {
+		g.killAlarm.off()
+	}
 	g.signalDescendants(unix.SIGKILL)
 }
 
@@ -464,6 +467,8 @@ func (g *guardian) reapCommandLast() bool {
 
 // reportGone reports that nothing of the tree is left, and sets goneReported.
 func (g *guardian) reportGone() {
+	g.alarm.off()
+	g.killAlarm.off() // a last action may go on beyond the deadline
 	g.setCause(CauseExited)
 	killed := g.cause != CauseExited && g.waitStatus.Signaled() && g.waitStatus.Signal() == syscall.SIGKILL
 	if g.orderReader.closed && g.terminal != nil { // else the supervisor does it

@@ -148,6 +148,10 @@ func (n *namespace) enter() error {
 
 // namespaceInit is the whole life of init. It does not return.
 func namespaceInit() {
+	if os.Getpid() != 1 { // it would mount a /proc over the machine's own
+		fmt.Fprintln(os.Stderr, "primacy: init: this is started by primacy itself, not by hand")
+		os.Exit(125)
+	}
 	signal.Notify(make(chan os.Signal, 1)) // a stop signal for the tree must not end the namespace
 	_ = os.WriteFile("/proc/self/comm", []byte("primacy-init"), 0)
 	if err := mountProc(); err != nil {
@@ -185,9 +189,11 @@ func namespaceInit() {
 // mountProc mounts a /proc that shows the namespace's own processes. With the outer one a program
 // such as pkill would read numbers there that mean other processes in the namespace.
 func mountProc() error {
-	// Slave: what is mounted outside later appears in here, and nothing of here appears outside.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return os.NewSyscallError("make mounts private", err)
+	// Only /proc is private. Where the mounts outside are shared, as systemd makes them, those of a
+	// privileged command appear outside: a hook that unmounts a file system must not do so for
+	// itself alone. (In a chroot "/" is no mount, and its propagation cannot be changed.)
+	if err := unix.Mount("", "/proc", "", unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("make /proc private", err)
 	}
 	err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	return os.NewSyscallError("mount /proc", err)

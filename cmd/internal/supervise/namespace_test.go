@@ -3,10 +3,14 @@
 package supervise
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -217,5 +221,112 @@ func TestIsolatedWithoutPrivileges(t *testing.T) {
 	got, _ := os.ReadFile(filepath.Join(dir, "got"))
 	if want := "65534\nCapEff:\t0000000000000000\n"; string(got) != want {
 		t.Errorf("it wrote %q, want %q", got, want)
+	}
+}
+
+// A last action that takes long is not ended by the kernel with the guardian: nothing of the tree
+// is left that a guardian's end would have to end.
+func TestTheLastActionIsolated(t *testing.T) {
+	t.Parallel()
+	s, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	needNamespaces(t, s)
+	var file string
+	f := newFamilyOf(t, ttl, func(s *setup) {
+		s.Isolate = true
+		file = withLastAction(t, &s.Command, testAction{Hang: ttl + ttl/4})
+		s.Command.LastAction.Limit = ttl // before Hang is over, so that it writes "over"
+	})
+	send(t, unix.SIGKILL, f.supervisor)
+	eventually(t, "the guardian's end", func() bool { return isDead(f.guardian) })
+	if text, _ := os.ReadFile(file); !strings.Contains(string(text), "over ") {
+		t.Errorf("the last action wrote %q: it was ended", text)
+	}
+}
+
+// A killed process that takes its time to end, as one with much memory does, does not cost the
+// guardian its life: it has killed the namespace, and reports the true status.
+func TestIsolatedSlowEnd(t *testing.T) {
+	s := newIsolating(t)
+	c := command("sleep 1000 & wait")
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+ttl, 10*time.Millisecond, ttl/4
+	p := start(t, s, c)
+	child := 0
+	eventually(t, "the command's child", func() bool {
+		if children := snapshot()(p.PID()); len(children) == 1 {
+			child = children[0]
+		}
+		return child != 0
+	})
+	runtime.LockOSThread() // the tracer is a thread
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceSeize(child); err != nil {
+		t.Skip("no tracing here: ", err)
+	}
+	// The kernel frees a traced process when its tracer has asked how it ended.
+	time.Sleep(c.Deadline + 50*time.Millisecond - boottime.Now())
+	var w unix.WaitStatus
+	if _, err := unix.Wait4(child, &w, unix.WALL, nil); err != nil || !w.Signaled() {
+		t.Errorf("the child's end: %v, %v", w, err)
+	}
+	if got := p.Wait().Cause; got != CauseDeadline {
+		t.Errorf("cause %s, want %s", got, CauseDeadline)
+	}
+}
+
+// Who starts init by hand has not mounted a second /proc over the machine's.
+func TestInitByHand(t *testing.T) {
+	cmd := exec.Command(self(), GuardianArg, namespaceInitArg)
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS} // if it does, then not here
+	}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 125 || !strings.Contains(string(out), "not by hand") {
+		t.Errorf("it ended with %v and wrote %q", err, out)
+	}
+}
+
+// An isolated command in a chroot runs. What a privileged one mounts is mounted outside too, as
+// without isolation, if the mounts there are shared; its /proc never is.
+func TestIsolatedMounts(t *testing.T) {
+	if !mayMakeNamespaces() {
+		t.Skip("this process cannot mount")
+	}
+	dir := t.TempDir()
+	mounted, root := filepath.Join(dir, "mounted"), filepath.Join(dir, "root")
+	for _, d := range []string{mounted, root} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	supervisor := func(script string) string {
+		c := command(script)
+		c.Dir = "/"
+		text, err := json.Marshal(setup{Command: c, Isolate: true, Report: "/dev/null"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	inChroot := supervisor("test ! -e /proc/" + strconv.Itoa(os.Getpid()))
+	for name, args := range map[string][]string{
+		"mounts": {`"$0" __supervisor "$1" && mountpoint -q "$2" && test -e /proc/$PPID`,
+			supervisor("mount -t tmpfs primacy " + mounted), mounted},
+		"chroot": {`for from in /*; do
+				if test -L "$from"; then cp -P "$from" "$2"
+				elif test -d "$from"; then mkdir "$2$from" && mount --rbind "$from" "$2$from" || exit; fi
+			done
+			chroot "$2" "$0" __supervisor "$1"`, inChroot, root},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Private first: nothing of this may be mounted outside this namespace.
+			script := "mount --make-rshared / || exit; " + args[0]
+			unshare := []string{"-m", "--propagation", "private", "sh", "-c", script, self()}
+			if out, err := exec.Command("unshare", append(unshare, args[1:]...)...).CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
 	}
 }
