@@ -13,6 +13,7 @@ type door struct {
 	addr                    string
 	most                    int // connections; 0: any number
 	conns, clients, streams atomic.Int64
+	accepted                int // by the one goroutine that accepts
 }
 
 // perDoor are the kinds of requests that stay, each with a limit of its own at each door.
@@ -43,11 +44,18 @@ type listener struct {
 	plain bool // it only counts
 }
 
+// acceptedAtOnce is after how many connections a listener rests for a moment: a thousand readers
+// that come at once would otherwise hold up the renewals of those who lead, as fanout says.
+const acceptedAtOnce = 16
+
 func (l listener) Accept() (net.Conn, error) {
 	for {
 		nc, err := l.Listener.Accept()
 		if err != nil {
 			return nil, err
+		}
+		if l.door.accepted++; l.door.accepted%acceptedAtOnce == 0 {
+			time.Sleep(time.Millisecond)
 		}
 		n := int(l.door.conns.Add(1))
 		if l.door.most > 0 && n > l.door.most+refusedConns {

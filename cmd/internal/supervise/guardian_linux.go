@@ -249,7 +249,10 @@ func (g *guardian) start(c startOrder) {
 			g.notStarted(failReport{Isolate: true, Text: err.Error()})
 			return
 		}
-		g.killAlarm = newAlarm(unix.SIGKILL)
+		if g.killAlarm = newAlarm(unix.SIGKILL); !g.killAlarm.has {
+			g.notStarted(failReport{Isolate: true, Text: "the kernel gives no timer: see ulimit -i"})
+			return
+		}
 	}
 	// The order may have been in the socket while the machine stood still.
 	if now := boottime.Now(); now >= g.plan.next() {

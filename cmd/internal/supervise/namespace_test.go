@@ -330,3 +330,17 @@ func TestIsolatedMounts(t *testing.T) {
 		})
 	}
 }
+
+// Where the kernel gives no timer, nothing would end an isolated command beside a frozen guardian.
+func TestIsolatedWithoutATimer(t *testing.T) {
+	newIsolating(t)
+	c := command("echo it ran")
+	text, err := json.Marshal(setup{Command: c, Isolate: true, Report: "/dev/null"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("prlimit", "--sigpending=0", self(), "__supervisor", string(text)).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "ulimit -i") || strings.Contains(string(out), "it ran") {
+		t.Errorf("it ended with %v and wrote %q", err, out)
+	}
+}
