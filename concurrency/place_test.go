@@ -2,6 +2,7 @@ package concurrency
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -106,4 +107,25 @@ func TestTryLockLeavesNoGhost(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Errorf("%d keys stand, want the holder's only", n)
+}
+
+// A Mutex has found that it holds, and another one of its session has given the key up before it
+// says so: nobody would tell the first that it holds no more.
+func TestALockThatWasGivenUpBeforeItIsToldIsNotHeld(t *testing.T) {
+	t.Parallel()
+	for _, givenUp := range []bool{false, true} {
+		s := idle(nil)
+		s.soft.Store(int64(boottime.Now() + time.Hour))
+		c := &claim{key: "k", rev: 3, users: 2}
+		s.claims.by["k"] = c
+		p := &place{s: s, lock: true}
+		p.take(c)
+		c.givenUp = givenUp
+		if err := p.ended(c, nil, nil); (err != nil) != givenUp || err != nil && !errors.Is(err, ErrSessionExpired) {
+			t.Errorf("given up %v: %v", givenUp, err)
+		}
+		if _, token := p.get(); (token == 3) == givenUp {
+			t.Errorf("given up %v: token %d", givenUp, token)
+		}
+	}
 }

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
@@ -163,4 +166,33 @@ func TestJournalsWhileEtcdIsFull(t *testing.T) {
 		t.Errorf("Release while etcd is full: %v", err)
 	}
 	allFree(t, s, places, "j", 1)
+}
+
+// TestATakeOverLogsNoWarning: an etcd client of the user's own logs each request that etcd refuses.
+// A store that finds the lease for records granted already must not provoke that.
+func TestATakeOverLogsNoWarning(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	for i := range 3 {
+		warnings, logged := observer.New(zapcore.WarnLevel)
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.New(warnings)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		s, err := etcdstore.New(soon(t), c, etcdstore.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := grant(t, s, fmt.Sprint("owner", i), 10*time.Second)
+		places := heldMany(t, l, "x", 1)
+		if err := l.Release(soon(t), withRecord(places[0], "journal", fmt.Sprint("key", i))); err != nil {
+			t.Fatal(err)
+		}
+		allFree(t, s, places, "journal", i+1)
+		for _, e := range logged.All() {
+			t.Errorf("store %d: the client logged %s %v", i, e.Message, e.ContextMap())
+		}
+		_ = s.Close()
+	}
 }

@@ -158,20 +158,27 @@ func (rl *journalLeases) grant(ctx context.Context, shard recordShard) (int64, e
 	}
 	for try := range otherIDs {
 		id := rl.leaseID(shard, try)
-		_, err := rl.wire.Grant(ctx, what, id, int64(recordTTL/time.Second))
-		if err == nil {
-			rl.wire.Background(func(ctx context.Context) { rl.endOldLeases(ctx, shard) })
-			return id, nil
-		}
-		if !errors.Is(err, rpctypes.ErrLeaseExist) {
-			return 0, err
-		}
-		left, ours, err := rl.leaseLeft(ctx, what, id)
-		if err != nil {
-			return 0, err
-		}
-		if ours && left >= recordLife {
-			return id, nil // one with less left was granted long ago, by a clock that ran far ahead
+		// It is looked for before it is granted. It usually stands, and an etcd client of a user's
+		// own would log the refusal of a second grant as a warning.
+		for range 2 { // another process may grant it in between
+			left, ours, err := rl.leaseLeft(ctx, what, id)
+			if err != nil {
+				return 0, err
+			}
+			if ours && left >= recordLife {
+				return id, nil // one with less left was granted long ago, by a clock that ran far ahead
+			}
+			if left > 0 {
+				break
+			}
+			_, err = rl.wire.Grant(ctx, what, id, int64(recordTTL/time.Second))
+			if err == nil {
+				rl.wire.Background(func(ctx context.Context) { rl.endOldLeases(ctx, shard) })
+				return id, nil
+			}
+			if !errors.Is(err, rpctypes.ErrLeaseExist) {
+				return 0, err
+			}
 		}
 	}
 	return 0, nil

@@ -189,3 +189,36 @@ func TestAServerThatIsNotThere(t *testing.T) {
 		t.Errorf("Open of a server that refuses connections = %v after %v, want its address at once, in one line", err, took)
 	}
 }
+
+// Who hands over to the dead leaves the name without a leader until the dead one's time is over;
+// and a late transfer of an earlier term must not hand over the present one.
+func TestATransferIsOfThisTermAndToTheLiving(t *testing.T) {
+	t.Parallel()
+	srv := server(t)
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l, dead, w := granted(t, s, 5*time.Minute), granted(t, s, 5*time.Minute), granted(t, s, 5*time.Minute)
+	p, q, r := entered(t, l, "n"), entered(t, dead, "n"), entered(t, w, "n")
+	earlier := p
+	earlier.Token--
+	wantGone(t, "Transfer of an earlier term", l.(driver.Transferer).Transfer(soon(t), earlier, r.Token))
+	expire(srv, dead)
+	if err := l.(driver.Transferer).Transfer(soon(t), p, q.Token); !errors.Is(err, driver.ErrNoSuccessor) {
+		t.Errorf("Transfer to a claim whose lease has run out = %v, want ErrNoSuccessor", err)
+	}
+	if ln, err := s.Line(soon(t), "n"); err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
+		t.Errorf("Line = %+v, %v, want the leader as before", ln, err)
+	}
+	if err := l.(driver.Transferer).Transfer(soon(t), p, r.Token); err != nil {
+		t.Errorf("Transfer to one who lives: %v", err)
+	}
+}
+
+func TestTTLsBeyondTheStoresAreRefused(t *testing.T) {
+	t.Parallel()
+	s := opened(t, pgstore.Config{DSN: server(t).URL()})
+	for _, ttl := range []time.Duration{-1, 0, s.Caps().MaxTTL + 1} {
+		if _, err := s.Grant(soon(t), "owner", ttl); !errors.Is(err, driver.ErrRefused) {
+			t.Errorf("Grant(%v) = %v, want ErrRefused", ttl, err)
+		}
+	}
+}

@@ -86,7 +86,7 @@ func (s *Store) Caps() driver.Caps {
 	form := fmt.Sprintf("redis quorum of %d", len(s.servers))
 	warnings := []string{
 		"a majority of Redis servers has no fencing tokens: nothing refuses a write that a paused leader sends late",
-		"it has no line: after a release whoever asks first holds, and all who wait ask",
+		"it has no queue: after a release whoever asks first holds, and all who wait ask",
 		"a step of a server's clock, or a server that loses its memory and is trusted too early, can make two leaders",
 	}
 	if s.cfg.Plain {

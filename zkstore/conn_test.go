@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/driver"
 )
 
 // frame is an answer of a server's.
@@ -182,5 +184,76 @@ func TestAnAnswerOfAnotherKindIsRefused(t *testing.T) {
 		if got, err := (session{}).ask(client, 0); !errors.Is(err, errStrange) {
 			t.Errorf("%q: ask = %+v, %v", answer, got, err)
 		}
+	}
+}
+
+// answersSession answers what asks for a session on the other side of a pipe, and returns when that
+// had been read.
+func answersSession(t *testing.T, l *link, id int64) (read time.Duration, err error) {
+	t.Helper()
+	client, server := net.Pipe()
+	t.Cleanup(func() { client.Close(); server.Close() })
+	joined := make(chan error, 1)
+	go func() {
+		_, err := l.join(client)
+		joined <- err
+	}()
+	if _, err := readFrame(server, 1024); err != nil {
+		t.Fatal(err)
+	}
+	read = now()
+	for now() <= read {
+		time.Sleep(time.Millisecond)
+	}
+	body := appendText(appendLong(appendInt(appendInt(nil, 0), 10_000), id), make([]byte, 16))
+	if _, err := server.Write(append(appendInt(nil, int32(len(body))), body...)); err != nil {
+		t.Fatal(err)
+	}
+	return read, <-joined
+}
+
+// The servers touch a session when they are asked for it, which may be long before their answer
+// arrives. And in another session nothing of the lease lives.
+func TestASessionCountsFromBeforeItWasAskedFor(t *testing.T) {
+	t.Parallel()
+	l, _ := piped(t)
+	l.up, l.present = make(chan struct{}), nil
+	read, err := answersSession(t, l, 5)
+	if err != nil || l.began > read || l.began == 0 {
+		t.Fatalf("join = %v, began %v after the servers were asked, want no later", err, l.began-read)
+	}
+	l.up, l.present = make(chan struct{}), nil
+	if _, err := answersSession(t, l, 6); !errors.Is(err, driver.ErrGone) || !l.over() {
+		t.Errorf("join with another session = %v, over: %v, want ErrGone", err, l.over())
+	}
+}
+
+// The servers may touch the session as soon as the write is sent, however late its answer arrives.
+func TestAWriteCountsFromBeforeItWasSent(t *testing.T) {
+	t.Parallel()
+	l, server := piped(t)
+	go l.present.serve()
+	r := renewal{tree: tree{l}, node: "/a"}
+	done := make(chan write, 1)
+	go func() {
+		w, err := r.write(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		done <- w
+	}()
+	if _, err := readFrame(server, 1024); err != nil {
+		t.Fatal(err)
+	}
+	read := now()
+	for now() <= read {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := server.Write(frame(1, 7, 0, string(make([]byte, 68)))); err != nil { // with the node's stat
+		t.Fatal(err)
+	}
+	if w := <-done; w.sent > read || w.answered <= read {
+		t.Errorf("sent %v and answered %v after the server had it, want no later, and later",
+			w.sent-read, w.answered-read)
 	}
 }

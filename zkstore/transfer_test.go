@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
+	"github.com/primacy-go/primacy/zkstore"
 )
 
 // One request holds a megabyte.
@@ -92,5 +93,71 @@ func TestATransferObeysItsContextWhileItMakesAJournal(t *testing.T) {
 		}
 	case <-time.After(5 * time.Second):
 		t.Error("Transfer goes on 5 s after its context ended after half a second")
+	}
+}
+
+// The successor leaves between the look at the line and the step that hands over: the holder holds
+// on, and looks again.
+func TestATransferToOneWhoHasJustLeftChangesNothing(t *testing.T) {
+	srv := shared(t)
+	s := stopAtEnd(t, openAt(t, srv.Addr()))
+	name := t.Name()
+	l, other := grantAt(t, s, "a", 20*time.Second), grantAt(t, s, "b", 20*time.Second)
+	p, q := enterAt(t, l, name, "one"), enterAt(t, other, name, "two")
+	again, err := zkstore.HandOverTo(l, p, "/primacy/"+name+"/left")
+	if err != nil || !again {
+		t.Errorf("the last step = %v, %v, want another look at the line", again, err)
+	}
+	ln, err := s.Line(within(t, 20*time.Second), name)
+	if err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
+		t.Errorf("Line = %+v, %v, want the holder as before", ln, err)
+	}
+	if err := l.(driver.Transferer).Transfer(within(t, 20*time.Second), p, q.Token); err != nil {
+		t.Errorf("Transfer to one who waits: %v", err)
+	}
+}
+
+// During a transfer the end of the place is no news, for it is the owner's doing. If the transfer
+// fails, whatever ends the place later is news again: a leader who did not hear of it would lead on
+// beside the next.
+func TestTheEndOfAPlaceIsToldAfterATransferThatFailed(t *testing.T) {
+	srv := shared(t)
+	s := stopAtEnd(t, openAt(t, srv.Addr()))
+	name := t.Name()
+	l := grantAt(t, s, "a", 20*time.Second)
+	keep(t, l)
+	p := enterAt(t, l, name, "one")
+	if _, err := zkstore.HandOverTo(l, p, "/primacy/"+name+"/left"); err != nil {
+		t.Fatal(err)
+	}
+	other := stopAtEnd(t, openAt(t, srv.Addr())).(driver.Admin)
+	if err := other.RemoveClaim(within(t, 20*time.Second), name, p.Token); err != nil {
+		t.Fatal(err)
+	}
+	news, err := l.News(within(t, 60*time.Second))
+	if err != nil || len(news) != 1 || !news[0].Gone || news[0].Place.Token != p.Token {
+		t.Errorf("News = %+v, %v, want the place gone", news, err)
+	}
+}
+
+// The session lives on without its store, until it expires, and its places with it.
+func TestAReleaseAfterTheStoreWasClosedIsNotConfirmed(t *testing.T) {
+	srv := shared(t)
+	s := openAt(t, srv.Addr())
+	l, err := s.Grant(within(t, 20*time.Second), "a", 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprint(t.Name(), time.Now().UnixNano()) // it outlives the test
+	p := enterAt(t, l, name, "one")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(within(t, 20*time.Second), p); err == nil {
+		t.Error("Release after Close = nil, though the place stands")
+	}
+	ln, err := stopAtEnd(t, openAt(t, srv.Addr())).Line(within(t, 20*time.Second), name)
+	if err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
+		t.Errorf("Line = %+v, %v, want the place in it: otherwise this test proves nothing", ln, err)
 	}
 }

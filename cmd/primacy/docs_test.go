@@ -226,7 +226,7 @@ func TestTheReadme(t *testing.T) {
 	if code := end2(0); code != exitResigned {
 		t.Errorf("the leader that handed over ended with %d", code)
 	}
-	r.types("primacy drain web-2", 0) // it leads nothing any more
+	r.types("primacy drain web-2", exitNo) // it has gone: nothing is led, and nobody is there
 	r.eventually("the history", func() bool {
 		out := r.types("primacy history billing", 0)
 		return strings.Contains(out, "new kernel") && strings.Contains(out, "transferred") &&

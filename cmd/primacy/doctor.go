@@ -42,21 +42,21 @@ func doctorCommand(a *app) *cobra.Command {
 	var o doctorOptions
 	c := &cobra.Command{
 		Use:   "doctor",
-		Short: "Examine the store and this machine, or torture them: does the promise hold here?",
-		Long: `Look at everything that the promise of one leader rests on: servers, versions, space,
-permissions, round trips, leases, and at which rate the store's clock runs against ours. Says what this store
-can promise and what it cannot. It takes some 8 s and leaves nothing behind.
+		Short: "Examine the store and this machine, or test them with faults: does the promise hold here?",
+		Long: `Examine everything that the promise of one leader depends on: servers, versions, space,
+permissions, round trips, leases, and how fast the store's clock runs compared with this machine's. Says what this
+store can promise and what it cannot. It takes some 8 s and leaves nothing behind.
 
   primacy doctor                           what is well, what is not, and what to do
-  primacy doctor --name billing            and whether we may stand for billing, and how its line is
-  primacy doctor --torture 60s             candidates of its own are killed, frozen and cut off for 60 s: who led?
+  primacy doctor --name billing            also: may this user campaign for billing, and can its queue be read
+  primacy doctor --torture 60s             kill, freeze and cut off candidates of its own for 60 s: did ever two lead?
 
-Torture harms nobody else: only candidates of its own are killed, frozen or cut off, through proxies of its own,
-and only claims and leases of its own are removed. It renews and writes as four candidates do. The lease's ttl
-is 3 s there unless --ttl is given.
+--torture harms nobody else: it kills, freezes and cuts off only candidates of its own, by proxies of its own, and
+removes only claims and leases of its own. Its load is that of four candidates. Its ttl is 3 s unless --ttl is
+given.
 
-Exit codes: 0 all is well, also with warnings (unless --strict), or the promise held; 1 something failed, or the
-promise was broken; 121 store unreachable, or it refuses us; 124 torture proved nothing: too little happened;
+Exit codes: 0 all is well, or only warnings (without --strict), or the promise held; 1 a check failed, or the
+promise was broken; 121 store unreachable, or access refused; 124 --torture proved nothing: too little happened;
 125 usage or own failure; 130 interrupted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

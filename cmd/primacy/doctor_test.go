@@ -171,7 +171,7 @@ func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
 	p := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--clock-window", "3s").ends(exitNo).
 		says("failed   permissions", "etcdctl role grant-permission ROLE --prefix=true readwrite primacy/")
 	q := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--torture",
-		"10s").ends(exitUnreachable).complains("cannot stand", "permission denied")
+		"10s").ends(exitUnreachable).complains("cannot campaign", "permission denied")
 	for _, out := range []string{p.out.String(), p.err.String(), q.out.String(), q.err.String()} {
 		if strings.Contains(out, "SWORDFISH") {
 			t.Errorf("the password is in %q", out)

@@ -89,6 +89,7 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"statsu"}, "", `unknown command "statsu" for "primacy"; did you mean status?`},
 		{[]string{"staus"}, "", `unknown command "staus" for "primacy"; did you mean status?`},
 		{[]string{"cron", "staus"}, "", "did you mean cron status?"},
+		{[]string{"help", "staus"}, "", `help: unknown command "staus" for "primacy"; did you mean status?`},
 		{[]string{"schema"}, "PRIMACY_STORE=embedded:", "schema: give --store postgres://"},
 		{[]string{"run", "n", "true"}, "XDG_RUNTIME_DIR=/dev/null", "folder for the state file: "},
 		{[]string{"dev", "--store", "etcd://h"}, "", "it must be embedded:DIR"},

@@ -70,6 +70,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if len(args) == 1 && args[0] == "--version" { // no flag of all verbs: PRIMACY_VERSION would set it
 		args = []string{"version"}
 	}
+	if len(args) > 1 && args[0] == "help" { // cobra's own says it in a page, and exits 0
+		if _, _, err := root.Find(args[1:]); err != nil {
+			fmt.Fprintf(a.stderr, "primacy: help: %s\n", oneLine(err))
+			return exitUsage
+		}
+	}
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -141,7 +147,7 @@ found; 1 means that the answer to a question is no.`,
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "write a debug log to stderr")
 	f.BoolVarP(&a.quiet, "quiet", "q", false, "write only errors to stderr")
 	f.StringVar(&a.configPath, "config", "",
-		"a TOML file of flags, with a [table] for each command; a flag overrides the environment, and that the file")
+		"a TOML file of flags, with a [table] for each command; a flag goes before the environment, that before it")
 	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a),
 		transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a),
 		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(), serveCommand(a), cronCommand(a))

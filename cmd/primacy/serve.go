@@ -55,9 +55,9 @@ func serveCommand(a *app) *cobra.Command {
 
   curl -N --unix-socket $XDG_RUNTIME_DIR/primacy/primacy.sock -X POST http://localhost/v1/elections/billing/campaign
 
-stands for election, prints a line of JSON for each thing that happens, and resigns when the connection is
-closed. GET /leader/billing is 200 where it leads and 503 elsewhere: for load balancers. On SIGTERM every client
-is told to stop and every term is resigned.`,
+joins the queue for billing, prints a line of JSON for each event, and resigns when the connection is closed. GET
+/leader/billing answers 200 on the machine that leads and 503 elsewhere, for load balancers. On SIGTERM every
+client is told to stop and every term is resigned.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return (&server{app: a, serveOptions: o}).run(cmd.Context())

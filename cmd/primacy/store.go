@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,7 @@ func (a *app) reach(ctx context.Context) (driver.Store, error) {
 		}
 	})
 	defer silent.Stop()
+	var last error // of a try that was not cut short by the end of the time
 	for tries := 1; ; tries++ {
 		st, err := open.Open(ctx, a.store)
 		if err == nil {
@@ -86,9 +88,13 @@ func (a *app) reach(ctx context.Context) (driver.Store, error) {
 		if wrong := context.Cause(ctx); errors.Is(wrong, errWrongServer) {
 			return nil, wrong
 		}
-		if errors.Is(err, open.ErrURL) || errors.Is(err, primacy.ErrRefused) || ctx.Err() != nil {
+		if errors.Is(err, open.ErrURL) || errors.Is(err, primacy.ErrRefused) {
 			return nil, err
 		}
+		if ctx.Err() != nil {
+			return nil, cmp.Or(last, err)
+		}
+		last = err
 		if wrong := a.wrongServer(ctx); wrong != nil {
 			return nil, wrong
 		}

@@ -355,8 +355,8 @@ func TestNobodyAnswers(t *testing.T) {
 	w := plainWorld(t)
 	for _, scheme := range open.Schemes {
 		url := fmt.Sprintf("%s://u:%s@%s", scheme, swordfish, freeAddr(t))
-		p := w.start("leader", "n", "--store", url, "--timeout",
-			"2s").within(10 * time.Second).ends(exitUnreachable).inOneLine().complains("127.0.0.1:")
+		p := w.start("leader", "n", "--store", url, "--timeout", "2s").within(limit).ends(exitUnreachable).complains(
+			"127.0.0.1:", "waiting for the store for up to 2s", "store unreachable for 2s")
 		if strings.Contains(p.err.String(), swordfish) {
 			t.Errorf("%s: the password is in %q", scheme, p.err.String())
 		}

@@ -85,6 +85,8 @@ func newsRemoved(t *testing.T, h Harness) {
 		if err := l.Renew(soon(t)); err != nil {
 			t.Errorf("Renew after a place was removed by hand = %v, want nil: the lease lives on", err)
 		}
+		_, err := l.Claim(soon(t), driver.Claim{Name: name, ID: p.ID})
+		wantGone(t, "Claim under the ID of the place that was removed", err)
 	}
 	if ln := line(t, s, name); ln.Holder != nil {
 		t.Errorf("line = %+v, want it empty", ln)

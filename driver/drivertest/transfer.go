@@ -148,6 +148,11 @@ func transferNoHeir(t *testing.T, h Harness) {
 	if again := claim(t, leases[0], driver.Claim{Name: name, ID: places[0].ID}); again != places[0] {
 		t.Errorf("the holder's claim again = %+v, want %+v", again, places[0])
 	}
+	own := claim(t, leases[0], driver.Claim{Name: name, Seat: "other", ID: unique()})
+	if err := transferer(t, leases[0]).Transfer(soon(t), places[0], own.Token); !errors.Is(err, driver.ErrRefused) {
+		t.Errorf("Transfer to a claim of the same lease = %v, want ErrRefused", err)
+	}
+	leads(t, h, places[0])
 	silent(t, "news though nothing happened", news)
 	if h.Remove != nil { // it is watched as before
 		h.Remove(t, name, places[0].Token)
