@@ -198,3 +198,64 @@ func TestAStoreThatTakesNoHistoryIsAskedOnceAMinute(t *testing.T) {
 		}
 	})
 }
+
+// told is a store that shows one line after the other. It answers each request that whoever it was
+// for has gone.
+type told struct {
+	driver.Store
+	lines []driver.Line
+}
+
+func (s *told) Line(context.Context, string) (driver.Line, error) {
+	ln := s.lines[0]
+	s.lines = s.lines[min(1, len(s.lines)-1):]
+	return ln, nil
+}
+
+func (s *told) Next(ctx context.Context, name string, _ uint64) (driver.Line, error) {
+	if len(s.lines) == 1 {
+		<-ctx.Done()
+		return driver.Line{}, ctx.Err()
+	}
+	return s.Line(ctx, name)
+}
+
+func (s *told) Ask(context.Context, string, driver.Request) error { return driver.ErrGone }
+
+func ledBy(revision, token uint64, id string, waiting ...driver.Entry) driver.Line {
+	return driver.Line{Name: "n", Revision: revision, Holder: &driver.Entry{Owner: id, Token: token, Held: true},
+		Waiters: waiting}
+}
+
+// An observer is shown no older state after a newer one, which a store that is not linearizable may
+// answer: the former leader would seem to lead again.
+func TestAnObserverIsShownNoOlderState(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		st := &told{Store: b.store, lines: []driver.Line{ledBy(5, 2, "b"), ledBy(3, 1, "a"), ledBy(6, 2, "b"),
+			ledBy(7, 3, "c"), {}}}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		var seen []string
+		for st, err := range b.session("x", st, Options{}).Election("n").Observe(ctx) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen = append(seen, st.Leader.ID)
+		}
+		if !slices.Equal(seen, []string{"b", "c"}) {
+			t.Errorf("shown %q, want b and then c", seen)
+		}
+	})
+}
+
+// Where the candidate that was named leads when the request is repeated, it was done as asked.
+func TestAskWhoseSuccessorLeadsByNowIsDone(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		st := &told{Store: b.store, lines: []driver.Line{ledBy(1, 1, "a", driver.Entry{Owner: "b", Token: 2}),
+			ledBy(2, 2, "b")}}
+		got, err := b.session("x", st, Options{}).Election("n").Ask(t.Context(), Request{To: "b"})
+		if err != nil || got != 1 {
+			t.Errorf("got the token %d and %v, want 1 and no error", got, err)
+		}
+	})
+}

@@ -18,10 +18,29 @@ type TermRecord struct {
 	From      time.Time // zero: not known
 	To        time.Time // zero: it leads, or nobody wrote its end
 	Reason    Reason
-	By        string         // the ID of who asked for its end
+	By        string         // who asked for its end
 	Text      string         // why, in words; at most 512 bytes
 	Successor string         // the ID to which it was handed over
 	Gap       *time.Duration // from the end of the term before it, by the clocks of the two leaders; nil: not known
+
+	// Where nobody wrote the end: it led at the instant ToAfter, and did not lead any more at
+	// ToBefore. GapMost is the longest that the gap before this term can have been, where only such
+	// bounds are known of the term before. Zero and nil: not known.
+	ToAfter, ToBefore time.Time
+	GapMost           *time.Duration
+
+	// Paused is of a term that expired: for so long, at least, its process did not run, since it
+	// was frozen, suspended or starved. 0: it ran, or nobody knows.
+	Paused time.Duration
+	// DownFrom and DownTo are when the store did not answer: the session of a term that expired, or
+	// where nobody wrote the end, that of the next leader. Zero: it did, or nobody knows.
+	DownFrom, DownTo time.Time
+	// Outlived is for how long after the end of its right the term's work was seen alive: a fence
+	// refuses what it wrote then. 0: it was not, or nobody knows.
+	Outlived time.Duration
+
+	before *recordBefore // what its leader knew of the time before it
+	past   reasonCounts  // of the terms before it; nil: not known
 }
 
 // Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.
@@ -39,17 +58,19 @@ const historyPage = 256
 // of them, or with 0 all that are kept. The leaders' sessions write it (see Options.History): who
 // won, some 50 ms after the win, and why the term ended, in the call that releases the name. A
 // leader that was killed or cut off for good writes no end: its term is [Unknown] once the line
-// shows that it leads no more. A term may be missing if its process died within those 50 ms, or if
-// another program won it and it does not lead any more.
+// shows that it leads no more. What is known then are bounds: a sign of life that the leader left,
+// once a minute for elections that were won by Campaign, and the next leader's beginning. A term
+// may be missing if its process died within those 50 ms, or if another program won it and it does
+// not lead any more.
 //
 // A record that cannot be read is left out, and counted in Stats.Unreadable. History needs no
 // lease. Errors are those of [Election.State], and ErrInvalid on a store that keeps no records. No
 // decision about who leads may rest on it.
 func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error) {
-	j, ok := e.s.store.(driver.Journal)
+	j, err := e.journal()
 	switch {
-	case !ok || e.s.store.Caps().Token == driver.TokenNone:
-		return nil, invalid("%s keeps no history of elections", e.s.store.Caps().Store)
+	case err != nil:
+		return nil, err
 	case limit < 0:
 		return nil, invalid("history of %s: the limit %d must not be negative", e.name, limit)
 	}
@@ -66,7 +87,13 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 			return nil, err
 		}
 	}
-	return st.complete(all, limit), nil
+	all = st.lead(all)
+	if n := len(all); n > 0 && all[0].Reason == Unknown {
+		if all[0].ToAfter, err = readAlive(ctx, j, e.name, all[0].Token); err != nil {
+			return nil, unreachable(ctx, "read the history of "+e.name, err)
+		}
+	}
+	return complete(all, limit), nil
 }
 
 // readAgain is for a newest term without an end, which did not lead when the line was read before
@@ -92,26 +119,70 @@ func (st State) leads(t Token) bool {
 	return st.Leader != nil && st.Leader.Slots == 0 && st.Leader.Token == t
 }
 
-// complete adds to the records what the line says of the leader, and computes the gaps.
-func (st State) complete(all []TermRecord, limit int) []TermRecord {
+// lead adds to the records what the line says of the leader.
+func (st State) lead(all []TermRecord) []TermRecord {
 	l := st.Leader
 	if l != nil && l.Slots == 0 && (len(all) == 0 || all[0].Token < l.Token) {
 		all = append([]TermRecord{{Name: st.Name, Token: l.Token, ID: l.ID, Value: l.Value, Reason: Unknown}}, all...)
 	}
 	for i := range all {
-		r := &all[i]
-		if r.Reason == Unknown && st.leads(r.Token) {
+		if r := &all[i]; r.Reason == Unknown && st.leads(r.Token) {
 			r.Reason, r.Value = Leads, l.Value
 		}
-		if i+1 < len(all) && !r.From.IsZero() && !all[i+1].To.IsZero() {
-			gap := max(0, r.From.Sub(all[i+1].To))
-			r.Gap = &gap
+	}
+	return all
+}
+
+// complete tells each term what the next one knew of it, and computes bounds and gaps.
+func complete(all []TermRecord, limit int) []TermRecord {
+	for i := range all {
+		r := &all[i]
+		if i > 0 {
+			r.endBefore(&all[i-1])
+		}
+		if r.Reason == Unknown && r.To.IsZero() && r.ToAfter.Before(r.From) {
+			r.ToAfter = r.From
+		}
+		if i == 0 || all[i-1].From.IsZero() {
+			continue
+		}
+		next := &all[i-1]
+		switch gap := next.From.Sub(r.To); {
+		case !r.To.IsZero():
+			gap = max(0, gap)
+			next.Gap = &gap
+		case !r.ToAfter.IsZero():
+			gap = max(0, next.From.Sub(r.ToAfter))
+			next.GapMost = &gap
 		}
 	}
 	if limit > 0 && len(all) > limit {
 		all = all[:limit]
 	}
 	return all
+}
+
+// endBefore takes what the next term says of the end of r.
+func (r *TermRecord) endBefore(next *TermRecord) {
+	unknown := r.Reason == Unknown && r.To.IsZero()
+	if unknown {
+		r.ToBefore = next.From
+	}
+	b := next.before
+	if b == nil {
+		return
+	}
+	if unknown && b.Token == r.Token && !b.Led.After(next.From) {
+		r.ToAfter = b.Led
+	}
+	if b.DownTo.After(r.From) && b.DownTo.After(b.DownFrom) && !r.From.IsZero() {
+		switch { // an outage that ended no term is not told
+		case unknown && b.DownTo.After(r.ToAfter):
+			r.DownFrom, r.DownTo = b.DownFrom, b.DownTo
+		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To):
+			r.DownTo = b.DownTo
+		}
+	}
 }
 
 // records reads the terms, the newest first, one more than limit: the gap before the last one needs
@@ -127,7 +198,7 @@ func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (al
 			return nil, err
 		}
 		for _, d := range page {
-			t, r, appended, ok := readRecord(d)
+			t, r, kind, ok := readRecord(d)
 			if !ok {
 				e.s.stats.unreadable.Add(1)
 				continue
@@ -138,7 +209,7 @@ func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (al
 				}
 				all = append(all, TermRecord{Name: e.name, Token: t, Reason: Unknown})
 			}
-			all[len(all)-1].merge(r, appended)
+			all[len(all)-1].merge(r, kind)
 		}
 		if len(page) < historyPage {
 			return all, nil
@@ -147,19 +218,73 @@ func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (al
 	}
 }
 
-// merge takes what a record of the term says. Appended says that its key has endSuffix: it is read
-// before the record that the leader left under the key without it, which overrides it.
-func (r *TermRecord) merge(d record, appended bool) {
-	if r.ID == "" || !appended && d.ID != "" {
+// merge takes what a record of the term says. Those whose keys have a suffix are read before the
+// record that the leader left under the key without it, which overrides them.
+func (r *TermRecord) merge(d record, kind recordKind) {
+	if r.ID == "" || kind == ofTerm && d.ID != "" {
 		r.ID = strings.ToValidUTF8(d.ID, "\uFFFD")
 	}
-	if r.From.IsZero() || !appended && !d.From.IsZero() {
+	if r.From.IsZero() || kind == ofTerm && !d.From.IsZero() {
 		r.From = d.From
+	}
+	r.Outlived = max(r.Outlived, time.Duration(d.Outlived)*time.Millisecond)
+	if kind == ofOverrun {
+		return
 	}
 	if d.Value != nil {
 		r.Value = d.Value
 	}
+	if d.Before != nil {
+		r.before = d.Before
+	}
+	if d.Past != nil {
+		r.past = d.Past
+	}
 	if d.Reason != "" {
 		r.To, r.Reason, r.By, r.Text, r.Successor = d.To, d.Reason, d.By, d.Text, d.Successor
+		r.Paused, r.DownFrom = time.Duration(d.Paused)*time.Millisecond, d.DownFrom
 	}
+}
+
+// Tally counts the terms of the election that its history knows, of all processes and since the
+// history began: how many began, and how many ended for which reason. A term whose end nobody wrote
+// counts as Unknown once the next has begun. It makes one call on the store, or a few after many
+// short terms, and needs no lease. Errors are those of [Election.History].
+func (e *Election) Tally(ctx context.Context) (Tally, error) {
+	t := Tally{Name: e.name}
+	j, err := e.journal()
+	if err != nil {
+		return t, err
+	}
+	if err := CheckName(e.name); err != nil {
+		return t, err
+	}
+	err = e.s.retry(ctx, "read the history of "+e.name, func(ctx context.Context) error {
+		past, last, err := readPast(ctx, j, e.name, "")
+		if t.Ended = map[Reason]uint64{}; err != nil {
+			return err
+		}
+		t.Elected = 0
+		for r, n := range past {
+			t.Ended[r] = uint64(n)
+			t.Elected += uint64(n)
+		}
+		if last.present {
+			t.Ended[Unknown]-- // nobody says yet that it is over
+		}
+		if t.Ended[Unknown] == 0 {
+			delete(t.Ended, Unknown)
+		}
+		return nil
+	})
+	return t, err
+}
+
+// journal returns the store's journal, or an ErrInvalid where it keeps no history.
+func (e *Election) journal() (driver.Journal, error) {
+	j, ok := e.s.store.(driver.Journal)
+	if !ok || e.s.store.Caps().Token == driver.TokenNone {
+		return nil, invalid("%s keeps no history of elections", e.s.store.Caps().Store)
+	}
+	return j, nil
 }

@@ -297,21 +297,21 @@ func FuzzRecord(f *testing.F) {
 	f.Add(recordKey(5)+endSuffix, []byte(`{"v":1,"why":"died","to":"2026-01-02T03:04:05.678Z","value":"AAAA"}`))
 	f.Add("x", []byte("{"))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		token, r, end, ok := readRecord(driver.Record{Key: key, Value: value})
+		token, r, kind, ok := readRecord(driver.Record{Key: key, Value: value})
 		if !ok {
 			return
 		}
-		if want := recordKey(token); key != want && (key != want+endSuffix || !end) {
-			t.Errorf("the key %q was read as token %d, end %v", key, token, end)
+		if want := recordKey(token) + []string{"", endSuffix, overSuffix}[kind]; key != want {
+			t.Errorf("the key %q was read as token %d, kind %v", key, token, kind)
 		}
 		if again, r2, _, ok := readRecord(r.encode(key)); !ok || again != token || r2.Reason != r.Reason {
 			t.Errorf("%q does not survive: %+v", value, r)
 		}
 		st := State{Name: "x", Leader: &Entry{Token: token}}
 		past := TermRecord{Name: "x", Token: token, Reason: Unknown}
-		past.merge(r, end)
+		past.merge(r, kind)
 		past.Lasted()
-		st.complete([]TermRecord{past, past}, 1)
+		complete(st.lead([]TermRecord{past, past}), 1)
 	})
 }
 

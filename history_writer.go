@@ -1,10 +1,13 @@
 package primacy
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,7 +22,10 @@ const (
 	recordAfter    = 50 * time.Millisecond  // from a win to its record: a term that is over sooner has none
 	appendLimit    = 2 * time.Second        // for one call of Append
 	refusedPause   = time.Minute            // without any such call, after the store refused one
+	lookLimit      = 2 * time.Second        // for the look at what is known of the term before
 	maxPending     = 100_000                // how many records wait; further ones are lost
+	aliveEvery     = time.Minute            // from one sign of life of a term to the next, at most
+	maxAlive       = 100                    // how many terms of a session leave signs of life
 	closeLimit     = time.Second            // how long Session.Close waits for records
 	closeLimitDown = 100 * time.Millisecond // the same, if the last call failed
 )
@@ -35,8 +41,11 @@ type historyWriter struct {
 	cancel context.CancelFunc
 
 	mu       sync.Mutex
-	ends     []journalRecord // of terms
+	ends     []journalRecord // of terms, and of overruns
 	begins   []pendingBegin  // in the order of due
+	alive    []pendingBegin  // terms that leave signs of life, in the order of due
+	writing  *journalRecord  // of ends; nil: none is being written
+	lost     []journalRecord // what close could not write of ends
 	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
 	wake     chan struct{}   // holds a token when there is something new
 	failures int             // how many calls failed in a row
@@ -44,20 +53,25 @@ type historyWriter struct {
 	closing  bool            // no more beginnings are taken
 }
 
+// journalRecord is a record to append.
 type journalRecord struct {
-	journal string
-	r       driver.Record
+	journal, key string
+	r            record
+	keep         int    // as in driver.Journal.Append; 0: the writer's limit
+	once         bool   // it is not worth a second try
+	look         *claim // whose record tells of the term before; nil: the record does not
 }
 
 // pendingBegin is a term that was won. Its beginning is recorded when it is due, unless the term is
-// over by then.
+// over by then. It waits for its next sign of life in the same way.
 type pendingBegin struct {
-	c   *claim
-	due time.Duration // by uptime
+	c    *claim
+	due  time.Duration // by uptime
+	look bool          // the record tells of the term before
 }
 
 func newHistoryWriter(s *Session) *historyWriter {
-	w := &historyWriter{s: s, limit: 2 * s.o.History, wake: make(chan struct{}, 1)} // a term has two records at most
+	w := &historyWriter{s: s, limit: 3 * s.o.History, wake: make(chan struct{}, 1)} // a term has three records at most
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	if j, ok := s.store.(driver.Journal); ok && s.o.History > 0 && s.store.Caps().Token != driver.TokenNone {
 		w.journal = j
@@ -66,13 +80,35 @@ func newHistoryWriter(s *Session) *historyWriter {
 }
 
 // begunLocked has the beginning of a term recorded, after recordAfter.
-func (w *historyWriter) begunLocked(c *claim, _ time.Duration) {
+func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.beginLocked(c, false) }
+
+func (w *historyWriter) beginLocked(c *claim, look bool) {
+	c.record.overran = w.overranLocked
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.journal != nil && !w.closing && len(w.begins) < maxPending {
-		w.begins = append(w.begins, pendingBegin{c, w.s.uptime() + recordAfter})
+		w.begins = append(w.begins, pendingBegin{c, w.s.uptime() + recordAfter, look})
 		w.startLocked()
 	}
+}
+
+// campaignHistory is the historyWriter as the observer of campaigns' claims. Their records tell of
+// the term before too, and they leave signs of life: for the thousands of an Elections that would
+// be a burden on the store.
+type campaignHistory struct{ *historyWriter }
+
+// begunLocked takes what this session knows of the time before the term, and has the beginning of
+// the term recorded.
+func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
+	if w.journal == nil {
+		return
+	}
+	now := w.s.clock()
+	c.record.looks = true
+	if from, to, ok := w.s.silence.last(now - (w.s.uptime() - began)); ok {
+		c.record.before = &recordBefore{DownFrom: w.wall(from), DownTo: w.wall(to)}
+	}
+	w.beginLocked(c, true)
 }
 
 // startLocked wakes the goroutine that writes, or starts one. The caller holds mu.
@@ -95,21 +131,27 @@ func (w *historyWriter) close(ctx context.Context) {
 	if w.failures > 0 {
 		limit = closeLimitDown
 	}
-	w.closing, w.begins = true, nil
+	w.closing, w.begins, w.alive = true, nil, nil
 	written := w.written
 	if written != nil {
 		w.startLocked()
 	}
 	w.mu.Unlock()
-	defer w.cancel()
-	if written == nil {
-		return
+	if written != nil {
+		select {
+		case <-written:
+		case <-time.After(limit):
+		case <-ctx.Done():
+		}
 	}
-	select {
-	case <-written:
-	case <-time.After(limit):
-	case <-ctx.Done():
+	w.cancel()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writing != nil { // the store may take it yet
+		w.lost = append(w.lost, *w.writing)
 	}
+	w.lost = append(w.lost, w.ends...)
+	w.writing, w.ends = nil, nil
 }
 
 // run writes until there is nothing to write.
@@ -127,7 +169,7 @@ func (w *historyWriter) run() {
 			case <-w.ctx.Done():
 			}
 			timer.Stop()
-		case n.r.Key != "":
+		case n.key != "":
 			w.write(n)
 		}
 	}
@@ -138,25 +180,37 @@ func (w *historyWriter) run() {
 // has to return.
 func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 	w.mu.Lock()
+	if w.ctx.Err() == nil {
+		w.writing = nil // else close takes it
+	}
 	switch {
-	case w.ctx.Err() != nil, len(w.ends)+len(w.begins) == 0:
+	case w.ctx.Err() != nil, len(w.ends)+len(w.begins)+len(w.alive) == 0:
 		close(w.written)
-		w.written, w.ends = nil, nil
+		w.written = nil
 		w.mu.Unlock()
 		return n, 0, false
 	case len(w.ends) > 0:
 		n = w.ends[0]
-		w.ends = w.ends[1:]
+		w.ends, w.writing = w.ends[1:], &n
 		w.mu.Unlock()
 		return n, 0, true
 	}
-	b := w.begins[0]
+	first := len(w.alive) == 0 || len(w.begins) > 0 && w.begins[0].due <= w.alive[0].due
+	due := &w.alive
+	if first {
+		due = &w.begins
+	}
+	b := (*due)[0]
 	if wait = b.due - w.s.uptime(); wait <= 0 {
-		w.begins = w.begins[1:]
+		*due = (*due)[1:]
 	}
 	w.mu.Unlock()
-	if wait <= 0 {
-		n = w.beginning(b.c) // without mu: it takes the claim's lock, which comes before mu
+	switch { // without mu: these take the claim's lock, which comes before mu
+	case wait > 0:
+	case first:
+		n = w.beginning(b)
+	default:
+		n = w.signOfLife(b)
 	}
 	return n, wait, true
 }
@@ -164,14 +218,19 @@ func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 // write appends one record: it repeats the call until the store has taken or refused the record, or
 // the session is closed.
 func (w *historyWriter) write(n journalRecord) {
-	for try := 0; pause(w.ctx, try) == nil && !w.refused(); try++ {
+	w.lookBack(&n)
+	for try := 0; !w.refused(); try++ {
+		if pause(w.ctx, try) != nil {
+			return
+		}
 		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
-		_, _, err := w.journal.Append(ctx, n.journal, n.r, w.limit) // no error if the record is there already
+		// no error if the record is there already
+		_, _, err := w.journal.Append(ctx, n.journal, n.r.encode(n.key), cmp.Or(n.keep, w.limit))
 		cancel()
 		refused := isRefusal(err)
 		w.mu.Lock()
 		if w.failures++; err == nil || refused {
-			w.failures = 0
+			w.failures, w.writing = 0, nil
 		}
 		if refused {
 			w.resume = w.s.uptime() + refusedPause
@@ -180,10 +239,63 @@ func (w *historyWriter) write(n journalRecord) {
 		if refused {
 			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
 		}
-		if err == nil || refused {
+		if err == nil || refused || n.once {
 			return
 		}
 	}
+}
+
+// lookBack completes a record by what the history knows of the terms before. Where the store does
+// not answer, the record does without.
+func (w *historyWriter) lookBack(n *journalRecord) {
+	if n.look == nil || w.refused() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, lookLimit)
+	defer cancel()
+	c := n.look
+	token := c.currentTerm().token
+	past, last, err := readPast(ctx, w.journal, c.name, recordKey(token))
+	if err != nil {
+		return
+	}
+	led, _ := readAlive(ctx, w.journal, c.name, last.token)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.record.past = past
+	if !led.IsZero() {
+		before := recordBefore{Token: last.token, Led: led}
+		if b := c.record.before; b != nil {
+			before.DownFrom, before.DownTo = b.DownFrom, b.DownTo
+		}
+		c.record.before = &before
+	}
+	n.r.Past, n.r.Before = c.record.past, c.record.before
+}
+
+// unrecorded yields the records that close could not write.
+func (w *historyWriter) unrecorded(yield func(string, driver.Record) bool) bool {
+	w.mu.Lock()
+	lost := slices.Clone(w.lost)
+	w.mu.Unlock()
+	for _, n := range lost {
+		if !yield(n.journal, n.r.encode(n.key)) {
+			return false
+		}
+	}
+	return true
+}
+
+// unconfirmedRecord returns the record that a call carries which the store has not confirmed.
+func (c *claim) unconfirmedRecord() (journal string, r driver.Record, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.termState == nil || c.core.Phase() != core.Leaving || c.record.carried == nil {
+		return "", r, false
+	}
+	r = *c.record.carried
+	r.Key += endSuffix // as a record of its own: the call may leave it under the other key
+	return c.record.journal, r, true
 }
 
 // refused says whether the store has refused a record within refusedPause.
@@ -195,15 +307,44 @@ func (w *historyWriter) refused() bool {
 
 // beginning returns the record of a term's beginning. It is empty if the right is over: the record
 // of the end says when the term began, too.
-func (w *historyWriter) beginning(c *claim) (n journalRecord) {
+func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
+	c := b.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.rightOver {
 		return n
 	}
 	c.record.begun = true
-	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won}
-	return journalRecord{historyPrefix + c.name, r.encode(recordKey(c.term.token))}
+	n = journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token),
+		r: record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, Before: c.record.before}}
+	if b.look {
+		n.look = c
+		w.stayAlive(c)
+	}
+	return n
+}
+
+// stayAlive has the claim's next sign of life written when it is due.
+func (w *historyWriter) stayAlive(c *claim) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closing && len(w.alive) < maxAlive { // all wait equally long
+		w.alive = append(w.alive, pendingBegin{c: c, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
+	}
+}
+
+// signOfLife returns the record that the term leads at this instant; it is empty if it does not. If
+// the process dies, its last sign of life is what is known of the end of the term.
+func (w *historyWriter) signOfLife(b pendingBegin) (n journalRecord) {
+	c := b.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rightOver || w.s.clock() >= core.Time(c.l.deadline.Load()) {
+		return n
+	}
+	w.stayAlive(c)
+	now := time.Now()
+	return journalRecord{journal: alivePrefix + c.name, key: aliveKey(c.term.token, now), keep: 1, once: true}
 }
 
 // announcedLocked is the value that observers see. The caller holds the claim's lock.
@@ -216,11 +357,16 @@ func announcedLocked(c *claim) []byte {
 
 // termRecording is what the history has of a term. The claim's lock guards it.
 type termRecording struct {
-	begun    bool           // the beginning was appended, or may have been
-	ledTo    time.Time      // when the right ended, by the wall clock
-	carried  *driver.Record // of the end, in calls that give the place up; nil: none; replaced, never changed
-	journal  string         // for carried
-	appended bool           // the writer has the record of the end
+	looks    bool                       // the record that is appended tells of the term before
+	overran  func(*Term, time.Duration) // overranLocked of the writer; nil: no history
+	begun    bool                       // the beginning was appended, or may have been
+	before   *recordBefore              // what is known of the time before the term
+	past     reasonCounts               // how many terms before it ended, and why; nil: not known
+	ledTo    time.Time                  // when the right ended, by the wall clock
+	rightEnd core.Time                  // the same on the boot clock
+	carried  *driver.Record             // of the end, in calls that give the place up; nil: none; never changed
+	journal  string                     // for carried
+	appended bool                       // the writer has the record of the end
 }
 
 // steppedLocked has the end of a term recorded once: by the call that gives the place up, or else
@@ -237,7 +383,7 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 		return
 	}
 	if s.rightEnded {
-		r.ledTo = rightEndedLocked(c)
+		r.ledTo, r.rightEnd = rightEndedLocked(c), min(w.s.clock(), core.Time(c.l.trusted.Load()))
 	}
 	switch phase := c.core.Phase(); {
 	case phase == core.Stopping && c.rightOver:
@@ -257,12 +403,34 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 // appendEndLocked has the record of a term's end appended. The caller holds the claim's lock.
 func (w *historyWriter) appendEndLocked(c *claim, cause core.Cause) {
 	c.record.appended = true
-	r := w.endLocked(c, cause).encode(recordKey(c.term.token) + endSuffix)
+	n := journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token) + endSuffix,
+		r: w.endLocked(c, cause)}
+	if c.record.looks && !c.record.begun && trims(c.term.token) {
+		n.look = c
+	}
+	w.append(n)
+}
+
+// append has a record written that tells how a term ended.
+func (w *historyWriter) append(n journalRecord) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ctx.Err() == nil && len(w.ends) < maxPending {
-		w.ends = append(w.ends, journalRecord{historyPrefix + c.name, r})
+	switch {
+	case w.journal == nil, len(w.ends) >= maxPending:
+	case w.ctx.Err() != nil:
+		w.lost = append(w.lost, n)
+	default:
+		w.ends = append(w.ends, n)
 		w.startLocked()
+	}
+}
+
+// overranLocked has it recorded that work was seen alive so long after the right of its term had
+// ended. The record of the end may be in the store already, so this is another one.
+func (w *historyWriter) overranLocked(t *Term, by time.Duration) {
+	if by = by.Truncate(time.Millisecond); by > 0 && !t.c.lock {
+		w.append(journalRecord{journal: historyPrefix + t.c.name, key: recordKey(t.token) + overSuffix,
+			r: record{ID: w.s.o.ID, From: t.c.won, Outlived: int64(by / time.Millisecond)}})
 	}
 }
 
@@ -275,6 +443,10 @@ func trims(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
 		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
+	r.Before, r.Past = c.record.before, c.record.past
+	if cause == core.Expired {
+		w.explainLocked(c, &r)
+	}
 	if q := c.requestLocked(cause); q != nil {
 		r.By = q.By
 	}
@@ -290,6 +462,23 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 	return r
 }
 
+// explainLocked says what kept the lease of an expired term from being renewed, as far as this
+// process knows.
+func (w *historyWriter) explainLocked(c *claim, r *record) {
+	if paused := c.l.pausedFor(); paused >= c.l.timing.TTL/2 { // shorter ones leave the time for a renewal
+		r.Paused = int64(paused / time.Millisecond)
+	}
+	// One that began later may be a call that this process slept through.
+	if since := w.s.silence.began(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
+		r.DownFrom = w.wall(since)
+	}
+}
+
+// wall returns what the wall clock showed at that instant of the boot clock, for people.
+func (w *historyWriter) wall(at core.Time) time.Time {
+	return time.Now().Round(0).Add(at - w.s.clock())
+}
+
 // rightEndedLocked returns when the right ended, by the wall clock: now, or at the deadline, if
 // that has passed (the process may have been frozen for an hour).
 func rightEndedLocked(c *claim) time.Time {
@@ -301,13 +490,20 @@ func rightEndedLocked(c *claim) time.Time {
 	return c.won // the lease was almost over when the term was won
 }
 
-// historyPrefix is what the journals of elections begin with.
-const historyPrefix = "terms/"
+// historyPrefix is what the journals of elections begin with, and alivePrefix those of the signs of
+// life of their present terms.
+const (
+	historyPrefix = "terms/"
+	alivePrefix   = "alive/"
+)
 
 // endSuffix tells the keys of a term's records apart. The record of its beginning has its token as
 // key. A call that gives the place up replaces that record by the one of the end. Append cannot
 // replace a record, so an end that is appended has the token and endSuffix as key.
 const endSuffix = "+end"
+
+// overSuffix is at the end of the key of the record that says that work outlived its right.
+const overSuffix = "+over"
 
 // Limits of what a record keeps: one request may carry hundreds of records.
 const (
@@ -327,7 +523,29 @@ type record struct {
 	By        string    `json:"by,omitempty"`
 	Text      string    `json:"text,omitempty"`
 	Successor string    `json:"heir,omitempty"`
+
+	// Of a term that expired: its process did not run, at least so long; and since when the store
+	// had not answered.
+	Paused   int64     `json:"paused_ms,string,omitempty"`
+	DownFrom time.Time `json:"down_from,omitzero"`
+
+	// Work was seen alive so long after the right had ended.
+	Outlived int64 `json:"outlived_ms,string,omitempty"`
+
+	Before *recordBefore `json:"before,omitempty"`
+	Past   reasonCounts  `json:"past,omitempty"`
 }
+
+// recordBefore is what is known of the time before a term.
+type recordBefore struct {
+	Token    Token     `json:"token"`              // of the term before; 0: not known
+	Led      time.Time `json:"led,omitzero"`       // an instant at which that one led: its last sign of life
+	DownFrom time.Time `json:"down_from,omitzero"` // when the store did not answer this session, while it waited
+	DownTo   time.Time `json:"down_to,omitzero"`
+}
+
+// reasonCounts is how many terms ended for each reason.
+type reasonCounts map[Reason]Token // a Token for its text: 64-bit numbers are strings in JSON
 
 func recordKey(t Token) string { return fmt.Sprintf("%020d", uint64(t)) }
 
@@ -338,10 +556,14 @@ func (r record) encode(key string) driver.Record {
 	if len(r.Value) > recordValue {
 		r.Value = nil
 	}
-	r.From, r.To = r.From.UTC().Truncate(time.Millisecond), r.To.UTC().Truncate(time.Millisecond)
+	short := func(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+	r.From, r.To, r.DownFrom = short(r.From), short(r.To), short(r.DownFrom)
+	if b := r.Before; b != nil {
+		r.Before = &recordBefore{b.Token, short(b.Led), short(b.DownFrom), short(b.DownTo)}
+	}
 	b, err := json.Marshal(r)
 	if err != nil { // a year beyond 9999
-		r.From, r.To = time.Time{}, time.Time{}
+		r.From, r.To, r.DownFrom, r.Before = time.Time{}, time.Time{}, time.Time{}, nil
 		b, _ = json.Marshal(r)
 	}
 	return driver.Record{Key: key, Value: b}
@@ -355,26 +577,46 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:recordText-len("…")], "") + "…"
 }
 
-// readRecord reads a record, which anybody who may write to the store may have written. End says
-// that its key has endSuffix.
-func readRecord(d driver.Record) (t Token, r record, end, ok bool) {
-	key, end := strings.CutSuffix(d.Key, endSuffix)
+// recordKind says what a record is about, by the end of its key.
+type recordKind int
+
+const (
+	ofTerm    recordKind = iota // its beginning, or all of it
+	ofEnd                       // endSuffix
+	ofOverrun                   // overSuffix
+)
+
+// readRecord reads a record, which anybody who may write to the store may have written.
+func readRecord(d driver.Record) (t Token, r record, kind recordKind, ok bool) {
+	key, isEnd := strings.CutSuffix(d.Key, endSuffix)
+	if isEnd {
+		kind = ofEnd
+	} else if key, ok = strings.CutSuffix(d.Key, overSuffix); ok {
+		kind = ofOverrun
+	}
 	n, err := strconv.ParseUint(key, 10, 64)
 	if err != nil || n == 0 || key != recordKey(Token(n)) || len(d.Value) > driver.MaxRecord {
-		return 0, r, false, false
+		return 0, r, kind, false
 	}
 	if json.Unmarshal(d.Value, &r) != nil || r.Version < 1 {
-		return 0, r, false, false
+		return 0, r, kind, false
 	}
 	if r.Reason == Leads || r.Reason == Unknown {
 		r.Reason = "" // no record says that: the line does
 	}
-	if end && r.Reason == "" {
-		return 0, r, false, false
+	if kind == ofEnd && r.Reason == "" || kind == ofOverrun && r.Outlived <= 0 {
+		return 0, r, kind, false
 	}
-	r.From, r.To = tellable(r.From), tellable(r.To)
-	return Token(n), r, end, true
+	r.From, r.To, r.DownFrom = tellable(r.From), tellable(r.To), tellable(r.DownFrom)
+	r.Paused, r.Outlived = tellableMS(r.Paused), tellableMS(r.Outlived)
+	if b := r.Before; b != nil {
+		b.Led, b.DownFrom, b.DownTo = tellable(b.Led), tellable(b.DownFrom), tellable(b.DownTo)
+	}
+	return Token(n), r, kind, true
 }
+
+// tellableMS returns milliseconds that make a duration.
+func tellableMS(ms int64) int64 { return min(max(ms, 0), math.MaxInt64/int64(time.Millisecond)) }
 
 // tellable returns t in UTC, zero if it has a year that no reader could be told.
 func tellable(t time.Time) time.Time {
@@ -391,4 +633,82 @@ func tellable(t time.Time) time.Time {
 // leader itself left overrides it.
 func RecordDeath(name string, t Token, id string, at time.Time, text string) (journal string, r driver.Record) {
 	return historyPrefix + name, record{ID: id, To: at, Reason: Died, Text: text}.encode(recordKey(t) + endSuffix)
+}
+
+// pastTerm is the newest term of some.
+type pastTerm struct {
+	token   Token
+	present bool // nobody has written its end
+}
+
+// pastPage is how many records readPast reads at once.
+const pastPage = 32
+
+// readPast counts the terms of an election whose records have keys before that one, by the reason
+// for which they ended, and returns the newest of them. It reads back to a record that has the
+// counts of those before it: that is few terms ago, unless many were very short.
+func readPast(ctx context.Context, j driver.Journal, name, before string) (reasonCounts, pastTerm, error) {
+	past, newest := reasonCounts{}, pastTerm{}
+	var token Token // the term whose records are being read
+	var why Reason  // why it ended
+	var older reasonCounts
+	take := func() (done bool) {
+		if token == 0 {
+			return false
+		}
+		past[why]++
+		if newest.token == 0 {
+			newest = pastTerm{token, why == Unknown}
+		}
+		for r, n := range older {
+			past[r] += n
+		}
+		return older != nil
+	}
+	for {
+		page, err := j.Records(ctx, historyPrefix+name, before, pastPage)
+		if err != nil {
+			return nil, newest, err
+		}
+		for _, d := range page {
+			t, r, _, ok := readRecord(d)
+			switch {
+			case !ok:
+				continue
+			case t != token && take():
+				return past, newest, nil
+			case t != token:
+				token, why = t, Unknown
+			}
+			why = cmp.Or(r.Reason, why)
+			if r.Past != nil {
+				older = r.Past
+			}
+		}
+		if len(page) < pastPage {
+			take()
+			return past, newest, nil
+		}
+		before = page[len(page)-1].Key
+	}
+}
+
+// aliveKey is the key of a sign of life.
+func aliveKey(t Token, at time.Time) string {
+	return fmt.Sprintf("%s.%020d", recordKey(t), at.UnixMilli())
+}
+
+// readAlive returns the last instant at which the term with that token said that it leads, zero if
+// it has not.
+func readAlive(ctx context.Context, j driver.Journal, name string, t Token) (at time.Time, err error) {
+	page, err := j.Records(ctx, alivePrefix+name, recordKey(t+1), 1)
+	if err != nil || len(page) == 0 {
+		return at, err
+	}
+	key, ms, _ := strings.Cut(page[0].Key, ".")
+	n, err := strconv.ParseInt(ms, 10, 64)
+	if err != nil || key != recordKey(t) {
+		return at, nil // of another term, or somebody else's
+	}
+	return tellable(time.UnixMilli(n)), nil
 }

@@ -26,6 +26,8 @@ type lease struct {
 	deadline  atomic.Int64          // on the boot clock; 0 if the lease ended before its deadline
 	trusted   atomic.Int64          // the last deadline that was not 0: the store keeps others out until then
 	renewing  atomic.Bool           // a call of Renew has not returned
+	due       atomic.Int64          // when beat runs again at the latest, if the process runs at all
+	paused    atomic.Int64          // the longest time by which beat came later, since the last accepted renewal
 	newsErr   atomic.Pointer[error] // what the last call of News failed with; nil: it told news
 	newsBegan atomic.Int64          // when the present call of News began, by uptime
 	events    chan core.LeaseEvent
@@ -49,6 +51,7 @@ func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
 	}
 	l.deadline.Store(int64(c.Deadline()))
 	l.trusted.Store(int64(c.Deadline()))
+	l.due.Store(int64(c.Deadline()))
 	return l
 }
 
@@ -84,18 +87,31 @@ func (l *lease) beat() {
 	e := core.LeaseEvent{Kind: core.Tick}
 	for {
 		now := l.s.clock()
+		l.paused.Store(max(l.paused.Load(), int64(now)-l.due.Load()))
+		if e.Kind == core.Accepted {
+			l.paused.Store(0)
+		}
 		o := l.core.Step(now, e)
 		l.carryOut(now, o)
 		if l.core.Phase() == core.Over {
 			return
 		}
-		timer.Reset(min(time.Second, max(0, o.Wake-l.s.clock())))
+		from := l.s.clock()
+		wait := min(time.Second, max(0, o.Wake-from))
+		l.due.Store(int64(from + wait))
+		timer.Reset(wait)
 		select {
 		case e = <-l.events:
 		case <-timer.C:
 			e = core.LeaseEvent{Kind: core.Tick}
 		}
 	}
+}
+
+// pausedFor returns for how long the process did not run, at least, since the last accepted
+// renewal: it was frozen, or its machine was.
+func (l *lease) pausedFor() time.Duration {
+	return time.Duration(max(l.paused.Load(), int64(l.s.clock())-l.due.Load()))
 }
 
 // carryOut carries out an order of core. It keeps the cause and sets the deadline before it tells
@@ -148,6 +164,7 @@ func (l *lease) renew(asked core.Time) {
 	}
 	l.countRenewal(err, l.s.uptime()-sent)
 	l.post(e)
+	l.s.silence.called(l.s.clock(), l.timing, err)
 }
 
 func (l *lease) countRenewal(err error, took time.Duration) {

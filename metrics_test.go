@@ -406,6 +406,30 @@ func TestMetricsOfCandidatesAreAsOldAsTheLastLook(t *testing.T) {
 	})
 }
 
+// The terms of all processes are counted, also those that were over before this one began.
+func TestMetricsOfTheHistoryOutliveTheProcess(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		gone := open("gone", store, metrics.Options{})
+		for range 43 {
+			term := gone.lead("n")
+			term.Explain("status 1", true)
+			_ = term.Resign(t.Context())
+		}
+		_ = gone.Close(t.Context())
+		look := metrics.Options{LookEvery: 10 * time.Second, Observe: []string{"n", "nobody"}}
+		a := open("a", store, look)
+		time.Sleep(time.Second)
+		a.sees(map[string]float64{`primacy_history_terms_total{election="n",reason="failed"}`: 43,
+			`primacy_history_terms_total{election="n",reason="expired"}`:     0,
+			`primacy_history_terms_total{election="nobody",reason="failed"}`: 0,
+			"-primacy_transitions_total":                                     0})
+		_ = open("b", store, metrics.Options{}).lead("n").Resign(t.Context())
+		time.Sleep(11 * time.Second)
+		a.sees(map[string]float64{`primacy_history_terms_total{election="n",reason="failed"}`: 43,
+			`primacy_history_terms_total{election="n",reason="resigned"}`: 1})
+	})
+}
+
 // muteLine is a store that shows no lines while told to.
 type muteLine struct {
 	*memstore.Store

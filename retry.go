@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -65,3 +66,42 @@ type uptimeClock struct{ born time.Time }
 
 // uptime is how long the session has been there.
 func (w uptimeClock) uptime() time.Duration { return time.Since(w.born) }
+
+// silence is when the store did not answer this session's calls for its lease: for the history.
+type silence struct {
+	mu       sync.Mutex
+	since    core.Time // when the first call was sent of those that failed in a row; 0: the last one did not
+	from, to core.Time // of the last outage that is over: from such a call to the first answer
+}
+
+// called takes what a renewal or a grant has returned. A call that the process itself slept through
+// counts for one attempt.
+func (s *silence) called(now core.Time, timing core.Timing, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil && !driver.IsFinal(err):
+		if s.since == 0 {
+			s.since = max(1, now-timing.Attempt)
+		}
+	case s.since != 0:
+		if now-s.since >= timing.TTL/2 { // shorter ones end no term
+			s.from, s.to = s.since, now
+		}
+		s.since = 0
+	}
+}
+
+// began returns since when the store has not answered; 0: it answered the last call.
+func (s *silence) began() core.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.since
+}
+
+// last returns the last outage that is over, if it ended after that.
+func (s *silence) last(after core.Time) (from, to core.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.from, s.to, s.to > after
+}

@@ -31,6 +31,7 @@ type Session struct {
 	stats   counters
 	readers eventReaders
 	tallies tallies
+	silence silence
 	// The seats that claims of this process have.
 	localLines localLines
 
@@ -79,7 +80,7 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 	info, debug := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
 	s.watchQueues = []observer{debug}
 	s.watchSlots = []observer{&s.stats, debug}
-	s.watchElections = []observer{&s.stats, info, &s.tallies, s.history, &s.readers}
+	s.watchElections = []observer{&s.stats, info, &s.tallies, campaignHistory{s.history}, &s.readers}
 	s.watchEntrants = []observer{&s.stats, debug, &s.tallies, s.history, &s.readers}
 	s.grant <- struct{}{}
 	return s, nil
@@ -121,6 +122,22 @@ func (s *Session) Close(ctx context.Context) error {
 	wg.Wait()
 	s.history.close(ctx)
 	return errors.Join(errs...)
+}
+
+// Unrecorded yields the records of history that Close could not write, each with the name of its
+// journal. Whoever reaches the store later appends them, as those of [RecordDeath]. Call it after
+// Close.
+func (s *Session) Unrecorded() iter.Seq2[string, driver.Record] {
+	return func(yield func(string, driver.Record) bool) {
+		if !s.history.unrecorded(yield) {
+			return
+		}
+		for _, c := range s.standingClaims() {
+			if journal, r, ok := c.unconfirmedRecord(); ok && !yield(journal, r) {
+				return
+			}
+		}
+	}
 }
 
 // live returns the lease if it is alive, or grants one.
@@ -171,17 +188,21 @@ func (s *Session) present() (*lease, error) {
 	return nil, nil
 }
 
-func (s *Session) grantOne(ctx context.Context) (*lease, error) {
+func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	limit := max(s.o.timing(s.o.TTL).Attempt, 2*time.Second) // a first call may have to connect
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(parent, limit)
 	defer cancel()
 	sent := s.uptime()
 	asked := s.clock() // before the call: the lease is counted from here
 	dl, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
 	if err != nil {
 		s.readers.event(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
+		if parent.Err() == nil { // else the caller gave up, which says nothing of the store
+			s.silence.called(s.clock(), s.o.timing(s.o.TTL), err)
+		}
 		return nil, err
 	}
+	s.silence.called(s.clock(), s.o.timing(s.o.TTL), nil)
 	l := newLease(s, dl, core.NewLease(s.o.timing(dl.TTL()), asked))
 	if dl.TTL() < s.o.TTL {
 		go l.abandon()
@@ -204,20 +225,23 @@ func (s *Session) grantOne(ctx context.Context) (*lease, error) {
 // Terms returns the terms of elections whose right is not over, in no order. Locks are not among
 // them.
 func (s *Session) Terms() []*Term {
-	s.mu.Lock()
-	leases := make([]*lease, 0, len(s.leases))
-	for l := range s.leases {
-		leases = append(leases, l)
-	}
-	s.mu.Unlock()
 	var all []*Term
-	for _, l := range leases {
-		for _, c := range l.standingClaims() {
-			t := c.currentTerm()
-			if t != nil && !c.lock && t.Check() == nil {
-				all = append(all, t)
-			}
+	for _, c := range s.standingClaims() {
+		t := c.currentTerm()
+		if t != nil && !c.lock && t.Check() == nil {
+			all = append(all, t)
 		}
+	}
+	return all
+}
+
+// standingClaims returns the claims under all leases.
+func (s *Session) standingClaims() (all []*claim) {
+	s.mu.Lock()
+	leases := slices.Collect(maps.Keys(s.leases))
+	s.mu.Unlock()
+	for _, l := range leases {
+		all = append(all, l.standingClaims()...)
 	}
 	return all
 }

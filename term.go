@@ -30,6 +30,7 @@ type Term struct {
 	// The claim's lock guards these.
 	activeWork int32 // calls of work that run under this term
 	overdue    bool  // the right ended while work ran
+	overran    bool  // it ran on, and is waited for
 }
 
 // contexts are the two contexts of a term.
@@ -246,6 +247,21 @@ func (t *Term) Explain(text string, failed bool) {
 	}
 }
 
+// Outlived has it recorded in the history that the term's work was seen alive so long after its
+// right to run had ended: for who runs the work in another process. What the session runs itself is
+// recorded without.
+func (t *Term) Outlived(by time.Duration) {
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	t.outlivedLocked(by)
+}
+
+func (t *Term) outlivedLocked(by time.Duration) {
+	if overran := t.c.record.overran; overran != nil {
+		overran(t, by)
+	}
+}
+
 // explain says what became of work that ended the term itself.
 func (t *Term) explain(err error, returned bool) {
 	switch {
@@ -357,6 +373,9 @@ func (t *Term) overrun() {
 	c := t.c
 	c.mu.Lock()
 	activeWork, cause := t.activeWork, c.core.Cause()
+	if t.overran = activeWork > 0 && c.l.s.o.Overrun == OverrunWait; activeWork > 0 && !t.overran {
+		t.outlivedLocked(c.l.s.clock() - c.record.rightEnd)
+	}
 	c.mu.Unlock()
 	if activeWork == 0 {
 		return
@@ -517,6 +536,9 @@ func (t *Term) endWork() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t.activeWork--
+	if t.activeWork == 0 && t.overran {
+		t.outlivedLocked(c.l.s.clock() - c.record.rightEnd)
+	}
 	if c.activeWork--; c.activeWork == 0 && c.freed {
 		c.forgetLocked()
 	}

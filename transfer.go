@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,6 +193,7 @@ func (w handOverRequest) successor(c *claim) (uint64, error) {
 type Request struct {
 	To     string // the ID of the session to hand over to; empty: whoever is next in the line
 	Reason string // told to the leader
+	By     string // who asks, for the history; empty: the session's ID
 }
 
 // Ask asks the present leader to give the name up. The context of its term ends for ErrResigned, or
@@ -212,7 +214,7 @@ func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
 			return 0, err
 		}
 	}
-	return e.ask(ctx, driver.Request{To: r.To, Reason: r.Reason})
+	return e.ask(ctx, driver.Request{To: r.To, Reason: r.Reason, By: r.By})
 }
 
 // ask sends a request to whoever leads.
@@ -221,7 +223,7 @@ func (e *Election) ask(ctx context.Context, r driver.Request) (Token, error) {
 	if !ok {
 		return 0, invalid("%s cannot carry a request to a leader; stop the leader where it runs", e.s.store.Caps().Store)
 	}
-	r.By = e.s.o.ID
+	r.By = cmp.Or(r.By, e.s.o.ID)
 	for try := 0; ; try++ {
 		if err := pause(ctx, try); err != nil {
 			return 0, unreachable(ctx, "ask the leader of "+e.name, errors.New("its term ended each time"))

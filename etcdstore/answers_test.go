@@ -2,12 +2,14 @@ package etcdstore
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 
@@ -168,4 +170,25 @@ func TestSimulatedLineThatEndedBeforeACompaction(t *testing.T) {
 			t.Errorf("seed 1: Next = %+v, %v, want the line that has ended", ln, err)
 		}
 	})
+}
+
+// TestSimulatedRequestIsToldOnce: the delete of a request that was told may fail, and the key is
+// read again. A later request under the same key is told.
+func TestSimulatedRequestIsToldOnce(t *testing.T) {
+	_, l := fakeHub()
+	seat := l.seats.open(seatID{Name: "x"})
+	seat.id, seat.token = "1", 7
+	value, err := json.Marshal(driver.Request{Token: 7, By: "op"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range []struct {
+		mod  int64
+		told bool
+	}{{9, true}, {9, false}, {10, true}, {10, false}} {
+		kv := &mvccpb.KeyValue{Key: []byte(askKey(l.recordKey, "x")), Value: value, ModRevision: c.mod}
+		if _, told := l.newsbox.request(kv); told != c.told {
+			t.Errorf("%d: the request of revision %d was told: %v", i, c.mod, told)
+		}
+	}
 }

@@ -158,7 +158,7 @@ func (rl *journalLeases) grant(ctx context.Context, shard recordShard) (int64, e
 	}
 	for try := range otherIDs {
 		id := rl.leaseID(shard, try)
-		// It is looked for before it is granted. It usually stands, and an etcd client of the user's
+		// It is looked for before it is granted. It usually stands, and an etcd client of a user's
 		// own would log the refusal of a second grant as a warning.
 		for range 2 { // another process may grant it in between
 			left, ours, err := rl.leaseLeft(ctx, what, id)

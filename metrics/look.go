@@ -22,6 +22,7 @@ type looks struct {
 type look struct {
 	candidates int
 	at         time.Time
+	ended      map[primacy.Reason]uint64 // as the history has it; nil: not known
 }
 
 // look reads the lines, one after the other, until ctx ends.
@@ -44,10 +45,17 @@ func (c *Collector) lookAtAll(ctx context.Context, s *primacy.Session) {
 	for _, name := range c.lines() {
 		limit, cancel := context.WithTimeout(ctx, c.o.LookEvery)
 		st, err := s.Election(name).State(limit)
+		var past primacy.Tally
+		if err == nil {
+			past, err = s.Election(name).Tally(limit)
+			if errors.Is(err, primacy.ErrInvalid) { // the store keeps no history
+				past.Ended, err = nil, nil
+			}
+		}
 		cancel()
 		switch {
 		case err == nil:
-			c.looks.saw(st)
+			c.looks.saw(st, past.Ended)
 		case !errors.Is(err, primacy.ErrRefused): // refused: this one only
 			return
 		}
@@ -73,14 +81,14 @@ func (c *Collector) lines() []string {
 	return slices.Collect(maps.Keys(names))
 }
 
-func (l *looks) saw(st primacy.State) {
+func (l *looks) saw(st primacy.State, ended map[primacy.Reason]uint64) {
 	n := len(st.Waiting)
 	if st.Leader != nil {
 		n++
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.seen[st.Name] = look{n, st.AsOf}
+	l.seen[st.Name] = look{n, st.AsOf, ended}
 }
 
 // forget drops what nobody has looked at since then.
@@ -101,6 +109,15 @@ func (c *Collector) addCandidates(out []prometheus.Metric) []prometheus.Metric {
 	for name, seen := range c.looks.seen {
 		if time.Since(seen.at) <= 3*c.o.LookEvery {
 			out = append(out, candidates.number(float64(seen.candidates), name))
+			if seen.ended == nil {
+				continue
+			}
+			for _, r := range primacy.Reasons() {
+				// Each from zero on: one that appears with its first count would show no increase.
+				if r != primacy.Leads {
+					out = append(out, historyTerms.number(float64(seen.ended[r]), name, string(r)))
+				}
+			}
 		}
 	}
 	return out

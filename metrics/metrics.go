@@ -41,7 +41,8 @@ type Options struct {
 	ClientGo bool
 	// Version is the label of primacy_build_info. Default: that of this library, as the program was built with it.
 	Version string
-	// LookEvery is how often the lines of the elections that have series of their own are read from the store, for primacy_candidates. Default: never.
+	// LookEvery is how often the lines of the elections that have series of their own are read from
+	// the store, for primacy_candidates, and their histories, for primacy_history_terms_total. Default: never.
 	// What is older than three times that is not shown.
 	LookEvery time.Duration
 	// Observe names elections whose lines are read too, though this process does not stand for them.

@@ -65,6 +65,9 @@ var (
 		"What happened to the session and was counted nowhere, because this exporter did not run.")
 	cronRuns = newFamily("primacy_cron_runs_total", "counter",
 		"Instants of a cron job that this process looked at, by what became of them.", "job", "result")
+	historyTerms = newFamily("primacy_history_terms_total", "counter",
+		"Terms of the election that ended, of all processes, as the history in the store has them.", "election",
+		"reason")
 	masterStatus = newFamily("leader_election_master_status", "gauge",
 		"What client-go calls primacy_is_leader.", "name")
 )
@@ -72,5 +75,5 @@ var (
 // families are all that a Collector exposes, in the order of docs/metrics.md. masterStatus is there only by option, cronRuns is that of CronRuns.
 var families = []*family{
 	isLeader, termInfo, leaseRemaining, leaseTTL, renewDuration, renewalsTotal, transitions, handoverGap, acquireWait, overruns,
-	candidates, stopDuration, storeUp, storeErrors, clockJump, buildInfo, elections, eventsLost,
+	candidates, stopDuration, storeUp, storeErrors, clockJump, buildInfo, elections, eventsLost, historyTerms,
 }

@@ -106,7 +106,7 @@ func (r *request) make(ctx context.Context, a *app, name string) error {
 			return printLeader(a, now)
 		}
 	}
-	token, err := e.Ask(askCtx, primacy.Request{To: r.to, Reason: r.reason})
+	token, err := e.Ask(askCtx, primacy.Request{To: r.to, Reason: r.reason, By: a.person()})
 	switch {
 	case errors.Is(err, primacy.ErrNoLeader):
 		return fail(exitNo, "nobody leads %s", name)
@@ -261,6 +261,7 @@ func drainCandidate(ctx context.Context, a *app, id string, r request) error {
 	if err != nil {
 		return err
 	}
+	m.By = a.person()
 	listCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	states, err := s.List(listCtx, "")

@@ -191,7 +191,11 @@ func (m *monitor) serveStatus(alive func() error) (end func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("--status %s: %w", clean(m.r.statusAt), err)
 	}
-	figures, err := telemetry.New(m.r.session, telemetry.Options{Options: figures(false)})
+	shows := figures(false)
+	if !m.r.lock {
+		shows.Observe = []string{m.r.name} // also while this process does not stand for it
+	}
+	figures, err := telemetry.New(m.r.session, telemetry.Options{Options: shows})
 	if err != nil {
 		_ = l.Close()
 		return nil, err

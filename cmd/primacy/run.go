@@ -160,6 +160,7 @@ type lifeOptions struct {
 	standbyLine, onElected, onDeposed, onLeaderChange string // shell lines
 
 	hookTimeout time.Duration
+	backoff     time.Duration // at most, before standing again after failures; 0: none
 }
 
 // bothFlags are those of run and lock.
@@ -212,11 +213,17 @@ func (o *lifeOptions) runFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.onDeposed, "on-deposed", "", "a shell line to run when a term has ended")
 	f.StringVar(&o.onLeaderChange, "on-leader-change", "",
 		"a shell line to run when another candidate begins to lead, or nobody leads")
+	f.DurationVar(&o.backoff, "backoff", 30*time.Second,
+		"when COMMAND failed soon after its start the last times on this host, wait before standing again: 1s, "+
+			"twice as long each time, at most this; 0: never")
 	f.DurationVar(&o.hookTimeout, "hook-timeout", 10*time.Second, "time limit of each of the three hooks")
 }
 
 // check refuses what makes no sense. A lock has none of run's flags.
 func (o *lifeOptions) check(lock bool) error {
+	if o.backoff < 0 {
+		return fmt.Errorf("--backoff %v: use a positive duration, such as 30s, or 0 for none", o.backoff)
+	}
 	if !lock && o.hookTimeout <= 0 {
 		return fmt.Errorf("--hook-timeout %v: use a positive duration, such as 10s", o.hookTimeout)
 	}

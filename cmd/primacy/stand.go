@@ -21,13 +21,14 @@ func (r *runner) live(ctx context.Context) error {
 	var done func()
 	var err error
 	r.idle(func() {
-		r.session, r.at, done, err = r.openSession(ctx, primacy.Options{Grace: r.stopTimeout}, true)
+		o := primacy.Options{Grace: r.stopTimeout, History: runHistory}
+		r.session, r.at, done, err = r.openSession(ctx, o, true)
 		if err == nil {
 			err = r.look(ctx)
 		}
 	})
 	if done != nil {
-		defer done()
+		defer func() { done(); keepUnrecorded(r) }()
 	}
 	if err != nil {
 		return r.ended(ctx, err)
@@ -37,6 +38,13 @@ func (r *runner) live(ctx context.Context) error {
 		return err
 	}
 	defer endMonitor()
+	r.idle(func() {
+		recordUnrecorded(ctx, r)
+		err = waitAfterCrashes(ctx, r)
+	})
+	if err != nil {
+		return r.ended(ctx, err)
+	}
 	var c core.Candidate
 	step := func(e core.CandidateEvent) core.CandidateOrder { return c.Step(boottime.Now(), e) }
 	wait := func(tries int) error {
@@ -129,7 +137,7 @@ func (r *runner) explain(term *primacy.Term, err error) {
 			r.status.Code != 0 && !r.ending.Load())
 	case r.started && err == nil:
 		term.Explain("the command's guardian was killed", true)
-	case err != nil:
+	case err != nil && primacy.ReasonOf(err) == "": // else the term's own end says it
 		var sig signalled
 		term.Explain(oneLine(err), !errors.As(err, &sig))
 	}

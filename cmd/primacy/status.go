@@ -24,8 +24,10 @@ func statusCommand(a *app) *cobra.Command {
 		Long: `Show all elections and locks, those below a prefix (billing/...), or one with its whole line: who
 leads or holds, and who waits. Several hold a lock at once where they share it: readers (shared), or those in a
 semaphore (slot of N). The token is that of the claim; the fencing token of a lock is 65,536 times that, or a
-little more. With one NAME also the last terms and why they ended; exit 1 if nobody leads or holds it. Whether
-an exclusive claim leads an election or holds a lock is known from the history, which locks do not have.`,
+little more. Elections that were led in the last day, and that nobody stands for now, come last in the table, with
+how they ended; 'primacy top -o json' has them too. With one NAME also the last terms and why they ended; exit 1
+if nobody leads or holds it. Whether an exclusive claim leads an election or holds a lock is known from the
+history, which locks do not have.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, all := "", true
@@ -57,10 +59,10 @@ func showStatus(ctx context.Context, a *app, name string, all bool) error {
 	if err != nil {
 		return err
 	}
-	past, _ := s.Election(name).History(ctx, lastTerms) // a store without it shows the line
+	past, _ := s.Election(name).History(ctx, loopTerms) // a store without it shows the line
 	if a.output != "table" {
 		j := stateToJSON(state, nil)
-		j.Terms = shown.TermsOf(past)
+		j.Terms = shown.TermsOf(past[:min(len(past), lastTerms)])
 		if state.Leader != nil {
 			j.Since = since(past, state.Leader.Token)
 		}
@@ -82,9 +84,14 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	if a.output != "table" {
 		return writeStates(a, states, sinces(ctx, s, states))
 	}
+	left, more := deserted(ctx, s, st, prefix, states)
 	if len(states) == 0 {
-		fmt.Fprintf(a.stdout, "nobody leads or waits%s. Start one: primacy run NAME -- COMMAND\n", below(prefix))
-		return nil
+		start := ""
+		if len(left) == 0 {
+			start = ". Start one: primacy run NAME -- COMMAND"
+		}
+		fmt.Fprintf(a.stdout, "nobody leads or waits%s%s\n", below(prefix), start)
+		return printDeserted(a, left, more)
 	}
 	rows := [][]string{{"NAME", "LEADER", "SINCE", "TOKEN", "WAITING", "VALUE"}}
 	led := sinces(ctx, s, states)
@@ -98,7 +105,66 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	if err := table(a.stdout, rows...); err != nil {
 		return err
 	}
+	if err := printDeserted(a, left, more); err != nil {
+		return err
+	}
 	printAsOf(a, states[0].AsOf, st.Caps().Store, states[0].Revision)
+	return nil
+}
+
+// recent is for how long a name is listed that nobody stands for any more.
+const recent = 24 * time.Hour
+
+// deserted returns the terms of the elections below prefix that are not in states: nobody stands
+// for them, and somebody led them within the last day. More is how many names were not looked at.
+func deserted(ctx context.Context, s *primacy.Session, st driver.Store, prefix string, states []primacy.State) (
+	left []terms, more int,
+) {
+	j, ok := st.(driver.Journal)
+	if !ok || st.Caps().Token == driver.TokenNone {
+		return nil, 0
+	}
+	names, err := j.Journals(ctx, termJournals+prefix)
+	if err != nil {
+		return nil, 0 // the list says who stands, at least
+	}
+	names = slices.DeleteFunc(names, func(journal string) bool {
+		return slices.ContainsFunc(states, func(st primacy.State) bool { return termJournals+st.Name == journal })
+	})
+	more = max(0, len(names)-maxSince)
+	all := make([]terms, len(names)-more)
+	eachOf(len(all), func(i int) {
+		all[i], _ = s.Election(strings.TrimPrefix(names[i], termJournals)).History(ctx, loopTerms)
+	})
+	for _, past := range all {
+		if len(past) > 0 && time.Since(lastSeen(past[0])) < recent {
+			left = append(left, past)
+		}
+	}
+	return left, more
+}
+
+// lastSeen is when a term ended, or the last that is known of it.
+func lastSeen(r primacy.TermRecord) time.Time {
+	return slices.MaxFunc([]time.Time{r.From, r.To, r.ToAfter}, time.Time.Compare)
+}
+
+func printDeserted(a *app, left []terms, more int) error {
+	if len(left) > 0 {
+		rows := [][]string{{"NAME", "LED BY", "TOKEN", "ENDED", "WHY"}}
+		for _, past := range left {
+			g := alike(past)[0]
+			row := g.row()
+			rows = append(rows, []string{clean(g[0].Name), row[1], row[0], clock(g[0].To), row[6]})
+		}
+		fmt.Fprintln(a.stdout, "\nled in the last day, and nobody leads or waits now:")
+		if err := table(a.stdout, rows...); err != nil {
+			return err
+		}
+	}
+	if more > 0 {
+		fmt.Fprintf(a.stdout, "%d more names have a history: give a PREFIX\n", more)
+	}
 	return nil
 }
 
@@ -135,8 +201,12 @@ func tokenText(t primacy.Token) string {
 	return t.String()
 }
 
-// lastTerms is how many terms the status of one name tells.
-const lastTerms = 5
+// lastTerms is how many terms the status of one name tells, and loopTerms how many are read: a line
+// may be of many.
+const (
+	lastTerms = 5
+	loopTerms = 1000
+)
 
 // printLine prints one election with everybody in its line, and its last terms.
 func printLine(a *app, st primacy.State, past []primacy.TermRecord, store string) error {
@@ -170,10 +240,10 @@ func printLine(a *app, st primacy.State, past []primacy.TermRecord, store string
 	if led := since(past, leaderToken(st)); !led.IsZero() {
 		fmt.Fprintf(a.stdout, "\nleads since %s, for %s\n", clock(led), short(max(0, time.Since(led))))
 	}
-	if ended := slices.DeleteFunc(past,
-		func(r primacy.TermRecord) bool { return r.Reason == primacy.Leads }); len(ended) > 0 {
+	past = slices.DeleteFunc(past, func(r primacy.TermRecord) bool { return r.Reason == primacy.Leads })
+	if len(past) > 0 {
 		fmt.Fprintln(a.stdout, "\nthe last terms:")
-		if err := printTerms(a, ended); err != nil {
+		if err := printTerms(a, past, lastTerms); err != nil {
 			return err
 		}
 	}
@@ -208,128 +278,11 @@ func place(does, inLock string, s primacy.Entry, shared bool) string {
 
 // printAsOf says how old the picture is: a page must not look live when it is not.
 func printAsOf(a *app, asOf time.Time, store string, revision uint64) {
-	fmt.Fprintf(a.stdout, "\nas read at %s from %s, revision %d\n", asOf.Format("15:04:05"), store, revision)
-}
-
-func historyCommand(a *app) *cobra.Command {
-	limit := 20
-	c := &cobra.Command{
-		Use:   "history NAME",
-		Short: "Show who led before: from when to when, why each term ended, by whom, and the gap before it",
-		Long: `Show the last terms of an election, the newest first: token, leader, from when to when, how long,
-for how long nobody led before it, why it ended and who asked for that. Each leader writes its own terms into
-the store, so a term whose end nobody could write (killed, or cut off for good) is shown as such. Times are of
-the leaders' own wall clocks. Locks have no history. Exit 1 if nothing is known of NAME.`,
-		Args: oneName,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if limit < 0 {
-				return fmt.Errorf("--limit must not be negative; 0 is all that are kept")
-			}
-			return showHistory(cmd.Context(), a, args[0], limit)
-		},
+	at := ""
+	if revision > 0 { // else nobody stands
+		at = fmt.Sprintf(", revision %d", revision)
 	}
-	c.Flags().IntVar(&limit, "limit", limit,
-		"how many terms; 0: all that are kept (at least 100, unless the leader says otherwise)")
-	return c
-}
-
-func showHistory(ctx context.Context, a *app, name string, limit int) error {
-	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	all, err := s.Election(name).History(ctx, limit)
-	if err != nil {
-		return err
-	}
-	if n := s.Stats().Unreadable; n > 0 {
-		a.say("warning: %d records of %s cannot be read and are left out", n, clean(name))
-	}
-	switch {
-	case a.output != "table":
-		err = writeTerms(a, all)
-	case len(all) > 0:
-		err = printTerms(a, all)
-	}
-	if err == nil && len(all) == 0 {
-		return fail(exitNo, "nothing is known of %s: nobody has led it, or it is a lock", name)
-	}
-	return err
-}
-
-// writeTerms writes one array for json, an object a line for ndjson.
-func writeTerms(a *app, all []primacy.TermRecord) error {
-	if a.output == "json" {
-		return a.writeJSON(shown.TermsOf(all))
-	}
-	for _, j := range shown.TermsOf(all) {
-		if err := a.writeJSON(j); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func printTerms(a *app, all []primacy.TermRecord) error {
-	rows := [][]string{{"TOKEN", "LEADER", "FROM", "TO", "LASTED", "GAP BEFORE", "WHY", "BY"}}
-	for _, r := range all {
-		lasted, gap := "-", "-"
-		if d, known := r.Lasted(); known {
-			lasted = short(d)
-		} else if r.Reason == primacy.Leads && !r.From.IsZero() {
-			lasted = short(max(0, time.Since(r.From))) + " so far"
-		}
-		if r.Gap != nil {
-			gap = short(*r.Gap)
-		}
-		rows = append(rows, []string{r.Token.String(), orDash(r.ID), clock(r.From), clock(r.To), lasted, gap, why(r),
-			orDash(r.By)})
-	}
-	return table(a.stdout, rows...)
-}
-
-// mayLead is said of an exclusive claim of which no term was recorded: it may be a lock's, or in
-// its first moment, or another program's.
-const mayLead = "leader or lock holder"
-
-// why tells people why a term ended.
-func why(r primacy.TermRecord) string {
-	if r.Reason == primacy.Leads && r.From.IsZero() {
-		return mayLead
-	}
-	s := clean(shown.Told(r.Reason))
-	switch r.Reason {
-	case primacy.Leads, primacy.Unknown:
-		return s
-	case primacy.Transferred:
-		s += " to " + cmp.Or(clean(r.Successor), "another")
-	}
-	if r.Text != "" {
-		s += ": " + clean(r.Text)
-	}
-	return s
-}
-
-// clock is a time as people read it, to the second.
-func clock(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.Local().Format("2006-01-02 15:04:05")
-}
-
-// short is a duration in two or three digits, as far as people care.
-func short(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
+	fmt.Fprintf(a.stdout, "\nas read at %s from %s%s\n", asOf.Format("15:04:05"), store, at)
 }
 
 // maxSince is of how many names a list says since when they are led: each is a request.
@@ -341,24 +294,31 @@ func sinces(ctx context.Context, s *primacy.Session, states []primacy.State) []t
 	if len(states) > maxSince {
 		return out
 	}
+	eachOf(len(states), func(i int) {
+		if st := states[i]; st.Leader != nil {
+			past, _ := s.Election(st.Name).History(ctx, 1)
+			out[i] = since(past, st.Leader.Token)
+		}
+	})
+	return out
+}
+
+// eachOf calls do for 0 to n-1, a few at the same time.
+func eachOf(n int, do func(i int)) {
 	var wg sync.WaitGroup
 	next := make(chan int)
-	for range min(8, len(states)) {
+	for range min(8, n) {
 		wg.Go(func() {
 			for i := range next {
-				if st := states[i]; st.Leader != nil {
-					past, _ := s.Election(st.Name).History(ctx, 1)
-					out[i] = since(past, st.Leader.Token)
-				}
+				do(i)
 			}
 		})
 	}
-	for i := range states {
+	for i := range n {
 		next <- i
 	}
 	close(next)
 	wg.Wait()
-	return out
 }
 
 // since returns when the term with that token was won, zero if the history does not say.

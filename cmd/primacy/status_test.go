@@ -124,7 +124,7 @@ func TestHistoryOfATermWhoseEndNobodySaw(t *testing.T) {
 	if got := w.past(2)[1]; got.Reason != primacy.Unknown || got.ID != "first" || !got.To.IsZero() {
 		t.Errorf("the killed one: %+v", got)
 	}
-	w.start("history", "n").ends(0).says("lease expired or process died: no end was recorded", "so far")
+	w.start("history", "n").ends(0).says("lease expired or process died: no end was recorded", "<= ", "so far")
 	second.signal(syscall.SIGTERM).ends(128 + 15)
 }
 

@@ -137,7 +137,11 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 			periods, err := s.Election(name).History(ctx, limit)
 			var terms []top.Term
 			for _, r := range periods {
-				terms = append(terms, top.Term{Token: r.Token, From: r.From, To: r.To})
+				t := top.Term{Token: r.Token, From: r.From, To: r.To, ToAfter: r.ToAfter, ID: r.ID}
+				if r.Reason != primacy.Leads {
+					t.Why = why(r)
+				}
+				terms = append(terms, t)
 			}
 			return terms, err
 		}
@@ -153,6 +157,7 @@ func topAct(ctx context.Context, a *app, s *primacy.Session, st driver.Store, ac
 	if err != nil {
 		return "", err
 	}
+	m.By = a.person()
 	if act.Verb == "drain" {
 		return topDrain(ctx, a, s, m, act.To)
 	}
@@ -242,7 +247,7 @@ func topOnce(ctx context.Context, a *app, src top.Source) error {
 }
 
 func topRows(all []top.Entry, asOf time.Time) [][]string {
-	rows := [][]string{{"", "HEALTH", "NAME", "LEADER", "SINCE", "TOKEN", "WAIT", "CHG", "LEASE"}}
+	rows := [][]string{{"", "HEALTH", "NAME", "LEADER", "SINCE", "TOKEN", "WAIT", "CHG", "LEASE", "LAST END"}}
 	for _, e := range all {
 		mark, token := "", "-"
 		if e.Trouble {
@@ -253,7 +258,7 @@ func topRows(all []top.Entry, asOf time.Time) [][]string {
 		}
 		leader, since, waits, changes, lease := e.Row(asOf)
 		rows = append(rows, []string{mark, e.Health, clean(e.State.Name), clean(leader), since, token, waits, changes,
-			lease})
+			lease, orDash(e.Last.Why)})
 	}
 	return rows
 }

@@ -113,6 +113,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 		Status: &r.status.Code})
 	if r.status.Overrun > 0 {
 		r.say("ERROR: the command was alive %v after its lease deadline", r.status.Overrun)
+		term.Outlived(r.status.Overrun)
 	}
 	return nil
 }

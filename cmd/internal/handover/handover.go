@@ -3,6 +3,7 @@
 package handover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ type Mover struct {
 	Session *primacy.Session
 	Asker   driver.Asker
 	Reason  string        // told to the leader
+	By      string        // who asks; empty: the session's ID
 	Wait    time.Duration // how long it may take
 	Attempt time.Duration // how long one call on the store may take
 }
@@ -131,7 +133,7 @@ var errLate = errors.New("late")
 // end asks for the end of one term, and waits for it. The error is driver.ErrGone if it was over
 // before.
 func (m *Mover) end(ctx context.Context, e *primacy.Election, token primacy.Token, to string) (primacy.State, error) {
-	r := driver.Request{Token: uint64(token), By: m.Session.ID(), Reason: m.Reason, To: to}
+	r := driver.Request{Token: uint64(token), By: cmp.Or(m.By, m.Session.ID()), Reason: m.Reason, To: to}
 	if err := m.ask(ctx, e.Name(), r); err != nil {
 		return primacy.State{}, err
 	}

@@ -106,12 +106,35 @@ func (w *watcher) view() *view {
 	defer w.mu.Unlock()
 	v := &view{asOf: w.asOf, err: w.err, every: w.every}
 	for name, t := range w.tracks {
+		if t.unseen && !t.wasLed(w.asOf) {
+			if t.read && t.termErr == nil {
+				w.old[name] = true
+				delete(w.tracks, name)
+			}
+			continue
+		}
 		r := &row{name: name, state: t.state, elected: w.recorded[name], lease: t.lease, leased: t.leased}
 		t.reckon(r, w.asOf)
 		r.judge()
 		v.rows = append(v.rows, r)
 	}
 	return v
+}
+
+// wasLed says whether the records that were read are of the last day, and if so keeps when the last
+// term ended.
+func (t *track) wasLed(now time.Time) bool {
+	if !t.read || len(t.terms) == 0 {
+		return false
+	}
+	last := t.terms[0].From
+	for _, at := range []time.Time{t.terms[0].To, t.terms[0].ToAfter} {
+		if at.After(last) {
+			last = at
+		}
+	}
+	t.gone = last
+	return now.Sub(last) < keptFor
 }
 
 // recorded says whether anybody wrote it down: who leads at present is told without.
@@ -128,6 +151,12 @@ func (t *track) reckon(r *row, now time.Time) {
 	}
 	if t.state.Leader == nil {
 		r.since = t.gone
+	}
+	for _, term := range t.terms {
+		if term.Why != "" {
+			r.last = term
+			break
+		}
 	}
 	r.changes = len(t.changes)
 	r.whole = now.Sub(t.first) > window

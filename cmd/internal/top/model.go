@@ -16,7 +16,7 @@ type health int
 
 const (
 	leaderless health = iota // nobody leads, and somebody waits
-	deserted                 // nobody stands for an election that somebody led while we watched
+	deserted                 // nobody stands for an election that somebody led in the last day
 	flapping                 // the leader changed too often
 	expiring                 // the lease is nearly over: its renewals fail
 	fine
@@ -72,7 +72,10 @@ func (h health) dot(ascii bool) string {
 // Term is one term of an election, as it was recorded.
 type Term struct {
 	Token    primacy.Token
-	From, To time.Time // To is zero while it leads
+	From, To time.Time // To is zero while it leads, and where nobody recorded the end
+	ToAfter  time.Time // then it led at this instant; zero: not known
+	ID       string
+	Why      string // it ended, in words; empty while it leads
 }
 
 // row is one election or lock as it is shown.
@@ -85,6 +88,7 @@ type row struct {
 	before  time.Time // where since is not known: it led at that instant already
 	changes int       // of the leader within the window
 	whole   bool      // changes counts all of them; else: at least as many
+	last    Term      // the last one that ended; its Why is empty where none is known
 	lease   driver.Remaining
 	leased  bool // lease is known
 }

@@ -54,7 +54,12 @@ func (u *ui) headLines(r *row) [][]part {
 	lines := [][]part{{{r.name, bold}, {"  ", plain}, {word, st}}}
 	l := r.state.Leader
 	if l == nil {
-		return append(lines, []part{{"nobody leads, for " + u.since(r), plain}})
+		lines = append(lines, []part{{"nobody leads, for " + u.since(r), plain}})
+		if r.last.Why != "" {
+			last := fmt.Sprintf("the last was %s, token %d: %s", r.last.ID, r.last.Token, r.last.Why)
+			lines = append(lines, []part{{last, plain}})
+		}
+		return lines
 	}
 	text := fmt.Sprintf("%s, token %d, for %s", r.leader(), l.Token, u.since(r))
 	if !r.since.IsZero() {
@@ -138,7 +143,7 @@ func helpLines() (lines [][]part) {
 		"^L draws all again, ^Z stops, q leaves",
 		"",
 		"nobody leads      nobody leads, and somebody waits",
-		"deserted          an election that was led while this page looked, and has no candidates any more",
+		"deserted          an election that was led in the last day, and has no candidates any more",
 		"flapping          three or more terms of an election began in the last 15 minutes",
 		"lease ending      less than a third of the leader's lease is left: its renewals do not arrive",
 		"free              no candidates any more: a lock, or an election without a history",

@@ -19,6 +19,7 @@ type Entry struct {
 	Changes int               // of the leader in the last 15 minutes
 	Whole   bool              // Changes counts all of them
 	Lease   *driver.Remaining // nil: not known
+	Last    Term              // the last one that ended; its Why is empty where none is known
 }
 
 // How much a snapshot looks up beside the list.
@@ -41,7 +42,7 @@ func Snapshot(ctx context.Context, src Source) ([]Entry, time.Time, error) {
 	var all []Entry
 	for _, r := range v.rows {
 		e := Entry{State: r.state, Health: r.health.word(r.shared()), Trouble: r.health < fine, Since: r.since,
-			Changes: r.changes, Whole: r.whole}
+			Changes: r.changes, Whole: r.whole, Last: r.last}
 		if r.leased {
 			e.Lease = &r.lease
 		}

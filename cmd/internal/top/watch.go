@@ -31,6 +31,7 @@ const (
 	historyRests = 500 * time.Millisecond // where there is none to read
 	recordEvery  = 30 * time.Second       // for the names with records
 	keptFor      = 24 * time.Hour         // of what nobody stands for any more
+	mostUnseen   = 300                    // names, with those that somebody stands for
 )
 
 // watcher keeps the page's figures up to date.
@@ -44,8 +45,9 @@ type watcher struct {
 	mu       sync.Mutex
 	tracks   map[string]*track
 	recorded map[string]bool
-	wanted   []string // names on the screen, the selected one first
-	turn     int      // whose lease is asked for next of those that are not
+	old      map[string]bool // names whose records are older than keptFor
+	wanted   []string        // names on the screen, the selected one first
+	turn     int             // whose lease is asked for next of those that are not
 	asOf     time.Time
 	listed   bool      // there was a list before
 	asked    time.Time // when recorded was read
@@ -56,6 +58,7 @@ type watcher struct {
 type track struct {
 	state     primacy.State
 	gone      time.Time // since when nobody stands; zero: somebody does
+	unseen    bool      // nobody has stood for it while we watched: its records say that it was led
 	first     time.Time // when it was first seen
 	led       time.Time // when its present leader was first seen
 	exact     bool      // it won just before that: somebody else, or nobody, was seen then
@@ -86,6 +89,7 @@ type view struct {
 
 func newWatcher(src Source, every time.Duration) *watcher {
 	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{},
+		old:   map[string]bool{},
 		ready: func() {}, kick: make(chan struct{}, 1)}
 }
 
@@ -165,7 +169,8 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 			}
 			t.led, t.exact, t.tries, t.leased = now, close, 0, false
 		}
-		t.state, t.gone = st, time.Time{}
+		t.state, t.gone, t.unseen = st, time.Time{}, false
+		delete(w.old, st.Name)
 	}
 	for name, t := range w.tracks {
 		t.changes = slices.DeleteFunc(t.changes, func(c change) bool { return now.Sub(c.at) > window })
@@ -234,6 +239,9 @@ func (w *watcher) takeRecorded(names []string, now time.Time) {
 	defer w.mu.Unlock()
 	w.asked = now
 	for _, n := range names {
+		if w.tracks[n] == nil && !w.old[n] && len(w.tracks) < mostUnseen {
+			w.tracks[n] = &track{state: primacy.State{Name: n}, first: now, gone: now, unseen: true}
+		}
 		if w.tracks[n] != nil {
 			w.recorded[n] = true
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -205,5 +206,60 @@ func BenchmarkAThousand(b *testing.B) {
 	for b.Loop() {
 		p.refresh()
 		pt.paint(p.draw())
+	}
+}
+
+// Names that somebody led in the last day are shown though nobody stands for them; older ones are
+// not, and each is read once.
+func TestNamesThatNobodyStandsForAnyMore(t *testing.T) {
+	now := time.Now()
+	reads := map[string]int{}
+	var mu sync.Mutex
+	src := Source{
+		List:     func(context.Context) ([]primacy.State, error) { return nil, nil },
+		Recorded: func(context.Context) ([]string, error) { return []string{"loop", "lost", "old"}, nil },
+		History: func(_ context.Context, name string, _ int) (terms []Term, _ error) {
+			mu.Lock()
+			defer mu.Unlock()
+			reads[name]++
+			switch name {
+			case "loop":
+				for i := range 5 {
+					at := now.Add(-time.Duration(i+1) * time.Minute)
+					terms = append(terms, Term{Token: primacy.Token(9 - i), From: at, To: at.Add(time.Second), ID: "a",
+						Why: "failed"})
+				}
+			case "lost": // nobody knows when it ended
+				terms = []Term{{Token: 3, From: now.Add(-48 * time.Hour), ToAfter: now.Add(-time.Hour), ID: "b",
+					Why: "?"}}
+			case "old":
+				terms = []Term{{Token: 2, From: now.Add(-48 * time.Hour), To: now.Add(-25 * time.Hour),
+					Why: "resigned"}}
+			}
+			return terms, nil
+		},
+	}
+	w := newWatcher(src, time.Second)
+	for range 3 {
+		w.refresh(t.Context())
+		w.readAll(t.Context())
+		v := w.view()
+		if len(v.rows) != 2 {
+			t.Fatalf("%d rows, want loop and lost", len(v.rows))
+		}
+		arrange(v.rows)
+		loop, lost := v.rows[0], v.rows[1]
+		if loop.name != "loop" || loop.health != deserted || loop.changes != 5 || loop.last.Why != "failed" ||
+			!loop.since.Equal(now.Add(-59*time.Second)) {
+			t.Errorf("%+v", loop)
+		}
+		if lost.name != "lost" || lost.health != deserted || !lost.since.Equal(now.Add(-time.Hour)) ||
+			lost.last.ID != "b" {
+			t.Errorf("%+v", lost)
+		}
+		w.asked = time.Time{} // the names are read again
+	}
+	if reads["old"] != 1 {
+		t.Errorf("the old one was read %d times", reads["old"])
 	}
 }

@@ -1,0 +1,372 @@
+package primacy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/driver/drivertest"
+	"github.com/primacy-go/primacy/internal/core"
+)
+
+// isWithin says whether at is in the bounds, both included.
+func isWithin(at, from, to time.Time) bool { return !at.Before(from) && !at.After(to) }
+
+// The store is down for a minute. The leader's process never comes back; the next one, which was
+// cut off too, tells what it knows.
+func TestTheNextLeaderTellsOfAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		dead := drivertest.Faulty(b.store, drivertest.Faults{})
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		b.lead(b.session("dead", dead, Options{}), "x")
+		next := b.session("next", net, Options{})
+		go b.lead(next, "x")
+		time.Sleep(10*time.Minute + 20*time.Second)
+		down := time.Now()
+		dead.Hang(true) // for ever
+		net.Hang(true)
+		time.Sleep(65 * time.Second)
+		net.Hang(false)
+		up := time.Now()
+		time.Sleep(30 * time.Second)
+
+		all := b.past("x", 0)
+		sameTerms(t, all, "next leading", "dead unknown")
+		r, led := all[1], all[0]
+		if !r.To.IsZero() || !isWithin(r.ToAfter, down.Add(-aliveEvery), down) || !r.ToBefore.Equal(led.From) {
+			t.Errorf("it ended between %v and %v, want from a minute before %v to %v", r.ToAfter, r.ToBefore,
+				down, led.From)
+		}
+		if !isWithin(r.DownFrom, down.Add(-time.Second), down.Add(3*time.Second)) ||
+			!isWithin(r.DownTo, up.Add(-time.Millisecond), up.Add(3*time.Second)) {
+			t.Errorf("down from %v to %v, want %v to %v", r.DownFrom, r.DownTo, down, up)
+		}
+		if led.Gap != nil || led.GapMost == nil || *led.GapMost != led.From.Sub(r.ToAfter) {
+			t.Errorf("the gap is %v, at most %v; want at most %v", led.Gap, led.GapMost, led.From.Sub(r.ToAfter))
+		}
+	})
+}
+
+// A leader that came through the outage tells its own end, and the next one how long it lasted.
+func TestALeaderTellsOfAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		s := b.session("a", net, Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go s.Run(ctx, "x", func(ctx context.Context, _ *Term) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		time.Sleep(time.Minute)
+		down := time.Now()
+		net.Hang(true)
+		time.Sleep(65 * time.Second)
+		net.Hang(false)
+		up := time.Now()
+		time.Sleep(30 * time.Second)
+		all := b.past("x", 0)
+		sameTerms(t, all, "a leading", "a expired")
+		if r := all[1]; !isWithin(r.DownFrom, down.Add(-time.Second), down.Add(3*time.Second)) ||
+			!isWithin(r.DownTo, up.Add(-time.Millisecond), up.Add(3*time.Second)) || r.Paused != 0 {
+			t.Errorf("down from %v to %v, want %v to %v: %+v", r.DownFrom, r.DownTo, down, up, r)
+		}
+		if gap := all[0].Gap; gap == nil || *gap < 55*time.Second || *gap > 70*time.Second {
+			t.Errorf("the gap is %v", gap)
+		}
+	})
+}
+
+// Nobody tells of an outage what is not one: a leader that dies while the store answers everybody
+// else.
+func TestADeathIsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		dead := drivertest.Faulty(b.store, drivertest.Faults{})
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		next := b.session("next", net, Options{})
+		_ = b.lead(next, "other").Resign(context.Background())
+		b.lead(b.session("dead", dead, Options{}), "x")
+		time.Sleep(time.Minute)
+		net.Hang(true) // the next leader was cut off before it stood for x
+		time.Sleep(20 * time.Second)
+		net.Hang(false)
+		time.Sleep(5 * time.Second)
+		_ = b.lead(next, "other").Resign(context.Background())
+		go b.lead(next, "x")
+		time.Sleep(10 * time.Minute)
+		died := time.Now()
+		dead.Hang(true)
+		time.Sleep(time.Minute)
+		all := b.past("x", 0)
+		sameTerms(t, all, "next leading", "dead unknown")
+		r := all[1]
+		if !r.DownFrom.IsZero() || !r.DownTo.IsZero() || !isWithin(r.ToAfter, died.Add(-aliveEvery), died) {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// While nobody has followed a dead leader, its last sign of life is what is known.
+func TestASignOfLifeIsReadWhereNobodyLeads(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		b.lead(b.session("dead", net, Options{}), "x")
+		time.Sleep(10*time.Minute + 30*time.Second)
+		died := time.Now()
+		net.Hang(true)
+		time.Sleep(time.Minute)
+		all := b.past("x", 0)
+		sameTerms(t, all, "dead unknown")
+		if r := all[0]; !isWithin(r.ToAfter, died.Add(-aliveEvery), died) || !r.ToBefore.IsZero() {
+			t.Errorf("it led until %v at least, want up to a minute before %v; %+v", r.ToAfter, died, r)
+		}
+		names, err := b.store.Journals(context.Background(), alivePrefix)
+		if err != nil || len(names) != 1 {
+			t.Errorf("%q, %v", names, err)
+		}
+		if all, _ := b.store.Records(context.Background(), names[0], "", 100); len(all) > 20 {
+			t.Errorf("%d signs of life are kept", len(all))
+		}
+	})
+}
+
+// A term that is over leaves no sign of life.
+func TestNoSignOfLifeOfWhatIsOver(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		on := &appends{Store: b.store}
+		term := b.lead(b.session("a", on, Options{}), "x")
+		time.Sleep(10 * time.Minute)
+		_ = term.Resign(context.Background())
+		n := on.n.Load()
+		time.Sleep(10 * time.Minute)
+		if more := on.n.Load(); n != 10 || more != n {
+			t.Errorf("%d records in ten minutes of a term, want 10; %d after it", n, more-n)
+		}
+	})
+}
+
+func TestAFrozenLeaderTellsThatItWas(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		clock, stopped := b.clock, atomic.Int64{} // at which its clock stands
+		b.clock = func() time.Duration {
+			if at := stopped.Load(); at != 0 {
+				return time.Duration(at)
+			}
+			return clock()
+		}
+		b.lead(b.session("a", net, Options{}), "x")
+		for _, pause := range []time.Duration{5 * time.Second, time.Minute} { // the first ends no term
+			time.Sleep(10 * time.Second)
+			stopped.Store(int64(clock()))
+			net.Hang(true) // it hears nothing
+			time.Sleep(pause)
+			net.Hang(false)
+			stopped.Store(0)
+		}
+		time.Sleep(10 * time.Second)
+		if r := b.past("x", 0)[0]; r.Reason != Expired || r.Paused > time.Minute || r.Paused < 55*time.Second {
+			t.Errorf("%+v, want one that was frozen for a minute", r)
+		}
+	})
+}
+
+// A call that the process slept through is no outage of the store.
+func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
+	timing := core.Timing{}.Fill(10 * time.Second)
+	lost := errors.New("no answer")
+	var s silence
+	s.called(time.Hour, timing, lost)
+	s.called(time.Hour+time.Second, timing, nil)
+	if _, _, ok := s.last(0); ok || s.began() != 0 {
+		t.Error("one call that failed is an outage")
+	}
+	for i := range 60 {
+		s.called(2*time.Hour+core.Time(i)*time.Second, timing, lost)
+	}
+	if s.began() != 2*time.Hour-timing.Attempt {
+		t.Errorf("it began at %v", s.began())
+	}
+	s.called(2*time.Hour+time.Minute, timing, driver.ErrGone) // an answer
+	from, to, ok := s.last(time.Hour)
+	if !ok || from != 2*time.Hour-timing.Attempt || to != 2*time.Hour+time.Minute || s.began() != 0 {
+		t.Errorf("from %v to %v, %v", from, to, ok)
+	}
+	if _, _, ok := s.last(3 * time.Hour); ok {
+		t.Error("it is told of what came later")
+	}
+}
+
+func TestWorkThatOutlivedItsRightIsInTheHistory(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		s := b.session("a", net, Options{Overrun: OverrunWait})
+		_ = s.Candidate("x", nil).RunOnce(ctx, func(context.Context, *Term) error {
+			time.Sleep(time.Second)
+			net.Hang(true)
+			time.Sleep(30 * time.Second) // and hears nothing of its context
+			net.Hang(false)
+			return nil
+		})
+		_ = s.Candidate("x", nil).RunOnce(ctx, func(context.Context, *Term) error {
+			time.Sleep(time.Minute)
+			return nil
+		})
+		own := b.lead(s, "x") // whose work runs in another process
+		_ = own.Resign(ctx)
+		own.Outlived(21970 * time.Millisecond)
+		time.Sleep(time.Second)
+		all := b.past("x", 0)
+		sameTerms(t, all, "a resigned", "a resigned", "a expired")
+		if all[0].Outlived != 21970*time.Millisecond || all[1].Outlived != 0 ||
+			all[2].Outlived < 20*time.Second || all[2].Outlived > 23*time.Second {
+			t.Errorf("outlived by %v, %v and %v", all[0].Outlived, all[1].Outlived, all[2].Outlived)
+		}
+		if all[0].From.IsZero() || all[0].To.IsZero() {
+			t.Errorf("%+v", all[0])
+		}
+	})
+}
+
+// What Close could not write is there for another process to append, and tells the end as it was.
+func TestWhatCloseCouldNotWriteIsUnrecorded(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		s := b.session("a", net, Options{})
+		expires, leaving := b.lead(s, "x"), b.lead(s, "y")
+		time.Sleep(time.Minute)
+		net.Hang(true)
+		limit, cancel := context.WithTimeout(ctx, time.Second)
+		leaving.Explain("done", false)
+		_ = leaving.Resign(limit)
+		cancel()
+		early := map[string]bool{}
+		for journal := range s.Unrecorded() {
+			early[journal] = true
+		}
+		if len(early) != 1 || !early["terms/y"] {
+			t.Errorf("what is not confirmed: %v", early)
+		}
+		<-expires.Context().Done()
+		ended := time.Now()
+		_ = expires.Resign(ctx)
+		_ = s.Close(ctx)
+		n := 0
+		for journal, r := range s.Unrecorded() {
+			n++
+			if _, added, err := b.store.Append(ctx, journal, r, math.MaxInt32); err != nil || !added {
+				t.Errorf("%v, %v", added, err)
+			}
+		}
+		x, y := b.past("x", 0), b.past("y", 0)
+		sameTerms(t, append(x, y...), "a expired", "a resigned")
+		if n != 2 || !x[0].To.Equal(ended.Truncate(time.Millisecond)) || x[0].DownFrom.IsZero() || y[0].Text != "done" {
+			t.Errorf("%d records: %+v, %+v; x ended at %v", n, x[0], y[0], ended)
+		}
+	})
+}
+
+func TestATallyOutlivesItsRecords(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		s := b.session("a", b.store, Options{History: 10})
+		const short, long = 700, 20
+		for i := range short + long {
+			term := b.lead(s, "x")
+			term.Explain("status 1", i%2 == 0)
+			if i >= short {
+				time.Sleep(aSecond)
+			}
+			_ = term.Resign(ctx)
+			time.Sleep(10 * time.Millisecond) // what is appended is read before the next
+		}
+		b.lead(s, "x")
+		time.Sleep(aSecond)
+		got, err := b.session("reader", b.store, Options{}).Election("x").Tally(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := got.Ended; got.Elected != short+long+1 || n[Failed] != 360 || n[Resigned] != 360 || n[Unknown] != 0 {
+			t.Errorf("%+v, want 721 won, 360 failed and 360 resigned", got)
+		}
+	})
+}
+
+func TestATallyOfNothingAndOfWhatNobodySaid(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		reader := b.session("r", b.store, Options{})
+		if got, err := reader.Election("x").Tally(ctx); err != nil || got.Elected != 0 || len(got.Ended) != 0 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		b.lead(b.session("dead", net, Options{}), "x")
+		time.Sleep(aSecond)
+		if got, _ := reader.Election("x").Tally(ctx); got.Elected != 1 || len(got.Ended) != 0 {
+			t.Errorf("%+v: it leads", got)
+		}
+		net.Hang(true)
+		b.lead(reader, "x")
+		time.Sleep(aSecond)
+		if got, _ := reader.Election("x").Tally(ctx); got.Elected != 2 || got.Ended[Unknown] != 1 {
+			t.Errorf("%+v: nobody said why the first has ended", got)
+		}
+		if _, err := b.session("p", plainStore{b.store}, Options{}).Election("x").Tally(ctx); err == nil {
+			t.Error("a store without records counts terms")
+		}
+	})
+}
+
+// Signs of life that are not ours, or of other terms, tell nothing.
+func TestSignsOfLifeOfAnybodyAreRead(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		now := time.Now()
+		for i, c := range []struct {
+			key  string
+			want bool
+		}{
+			{aliveKey(7, now), true}, {aliveKey(6, now), false}, {aliveKey(8, now), false}, {recordKey(7), false},
+			{recordKey(7) + ".x", false},
+		} {
+			name := fmt.Sprint("alive/n", i)
+			if _, _, err := b.store.Append(ctx, name, driver.Record{Key: c.key}, 1); err != nil {
+				t.Fatal(err)
+			}
+			at, err := readAlive(ctx, b.store, fmt.Sprint("n", i), 7)
+			if err != nil || at.IsZero() == c.want {
+				t.Errorf("%s: %v, %v", c.key, at, err)
+			}
+		}
+	})
+}
+
+// What others may read: no field changes its name or its form.
+func TestTheShapeOfARecord(t *testing.T) {
+	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
+	r := record{ID: "a", From: at, To: at.Add(time.Minute), Reason: Expired, Paused: 29400, DownFrom: at,
+		Outlived: 21970, Before: &recordBefore{Token: 7, Led: at, DownFrom: at, DownTo: at},
+		Past: reasonCounts{Failed: 43}}
+	d := r.encode(recordKey(12) + endSuffix)
+	const want = `{"v":1,"id":"a","from":"2026-11-22T02:00:00Z","to":"2026-11-22T02:01:00Z","why":"expired",` +
+		`"paused_ms":"29400","down_from":"2026-11-22T02:00:00Z","outlived_ms":"21970",` +
+		`"before":{"token":"7","led":"2026-11-22T02:00:00Z","down_from":"2026-11-22T02:00:00Z",` +
+		`"down_to":"2026-11-22T02:00:00Z"},"past":{"failed":"43"}}`
+	if string(d.Value) != want || d.Key != "00000000000000000012+end" {
+		t.Errorf("%s %s\nwant %s", d.Key, d.Value, want)
+	}
+	if _, got, kind, ok := readRecord(d); !ok || kind != ofEnd || got.Outlived != 21970 || got.Before.Token != 7 ||
+		got.Past[Failed] != 43 {
+		t.Errorf("read as %+v, %v", got, ok)
+	}
+	if key := aliveKey(12, at); key != "00000000000000000012.00000001795312800000" {
+		t.Error(key)
+	}
+}
