@@ -427,8 +427,8 @@ func (g *guardian) signalDescendants(sig unix.Signal) {
 func (g *guardian) killRound() {
 	g.killRounds++
 	g.signalGroup(unix.SIGKILL) // the kernel kills a group as a whole: a fork in it cannot escape
-	// With init the kernel kills all of a namespace. Then nobody need kill this process, which waits
-	// for the last to end and reports the true status.
+	// With init the kernel kills all of a namespace. Then nobody need kill this process, which
+	// waits for the last to end and reports the true status.
 	if g.namespace != nil && unix.Kill(g.namespace.init, unix.SIGKILL) == nil {
 		g.killAlarm.off()
 	}

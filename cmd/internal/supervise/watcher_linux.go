@@ -206,8 +206,8 @@ func (w *watcher) suspend() {
 				return
 			}
 		}
-		// The deadline may have moved since the loop armed the alarm. An alarm for the old one would
-		// wake this process too early, and the command would be continued as by fg.
+		// The deadline may have moved since the loop armed the alarm. An alarm for the old one
+		// would wake this process too early, and the command would be continued as by fg.
 		w.alarm.set(w.killAt())
 		// SIGSTOP goes to this thread, so it takes effect before the next statement. A signal to
 		// the process may go to another thread, and this one might continue the command first.
