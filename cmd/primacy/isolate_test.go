@@ -72,7 +72,8 @@ func TestIsolateIsRefused(t *testing.T) {
 	p := w.startSh(nil, `unshare --user --map-root-user sh -c '
 		echo 0 >/proc/sys/user/max_user_namespaces
 		exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin primacy run --isolate pid n sh -c "echo it ran"'`)
-	p.ends(exitUsage).inOneLine().complains("--isolate pid: ", "cannot be isolated: no PID namespace: it needs CAP_SYS_ADMIN")
+	p.ends(exitUsage).inOneLine()
+	p.complains("--isolate pid: ", "cannot be isolated: no PID namespace: it needs CAP_SYS_ADMIN")
 	if p.out.String() != "" {
 		t.Errorf("it printed %q", p.out.String())
 	}

@@ -82,6 +82,13 @@ func newFamilyOf(t *testing.T, ttl time.Duration, change func(*setup)) *family {
 	if err := f.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // a test that has failed leaves nobody behind either
+		for _, pid := range f.all {
+			if t.Failed() {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+	})
 	t.Cleanup(func() { // with the supervisor dead nobody may be left
 		_ = f.cmd.Process.Kill()
 		_ = f.cmd.Wait()
