@@ -81,16 +81,22 @@ func (m *machine) tree() []int {
 
 // stop ends the shell, and asks the program to end: a term that is under way goes on to its end.
 func (m *machine) stop() {
-	all := m.tree()
-	children := parents()[all[0]]
-	_ = syscall.Kill(all[0], syscall.SIGKILL)
+	shell := m.shell.Process.Pid
+	if err := syscall.Kill(shell, syscall.SIGSTOP); err != nil { // from here on it starts nothing
+		m.Fatal(err)
+	}
+	m.eventually(m.id+"'s shell is stopped", func() bool { return servertest.Halted(shell) })
+	below := m.tree()[1:]
+	children := parents()[shell]
+	_ = syscall.Kill(shell, syscall.SIGKILL)
 	for _, pid := range children {
 		_ = syscall.Kill(pid, syscall.SIGTERM)
 	}
-	m.eventually(m.id+" is gone", func() bool {
-		return !slices.ContainsFunc(all[1:], func(pid int) bool { return syscall.Kill(pid, 0) == nil })
-	})
+	m.eventually(m.id+" is gone", func() bool { return !slices.ContainsFunc(below, alive) })
 }
+
+// alive says whether a process runs: a zombie does not.
+func alive(pid int) bool { return !ended(pid) }
 
 // destroy kills all of it, its shell first.
 func (m *machine) destroy() {

@@ -36,8 +36,8 @@ func waitAfterCrashes(ctx context.Context, r *runner) error {
 	if wait <= 0 {
 		return nil
 	}
-	r.say("%s failed here %d times in a row, soon after its start, the last time with: %s; standing again in %v "+
-		"(--backoff)", clean(r.name), n, clean(last.Text), wait.Round(time.Millisecond))
+	r.say("%s failed on this host %d %s in a row, soon after its start: %s; it stands again in %v (--backoff)",
+		clean(r.name), n, plural(n, "time", "times"), clean(last.Text), wait.Round(time.Millisecond))
 	r.report(event{Event: "backoff", WaitMS: wait.Milliseconds()})
 	if r.wait > 0 && r.wait <= wait {
 		pause(ctx, r.wait)

@@ -568,7 +568,7 @@ func TestAForeignKeyLeadsAsAnUnknownAndIsWaitedFor(t *testing.T) {
 				return p
 			}
 			shows(w.start("status")).says(token)
-			shows(w.start("status", name)).says("leads", token)
+			shows(w.start("status", name)).says("leader or lock holder", token)
 			shows(w.start("leader", name))
 			got := decode[stateJSON](w, w.start("leader", "-o", "json", name).ends(0).out.String())
 			if got.Leader == nil || got.Leader.ID != "" || got.Leader.Token.String() != token || got.Leader.Note == "" {
