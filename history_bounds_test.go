@@ -7,11 +7,13 @@ import (
 	"math"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/memstore"
 )
 
 // isWithin says whether at is in the bounds, both included.
@@ -200,6 +202,86 @@ func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	if _, _, ok := s.last(3 * time.Hour); ok {
 		t.Error("it is told of what came later")
 	}
+}
+
+// A session makes no calls while it has no lease: that is no outage. One that lasted before is told
+// until its last failed call.
+func TestTimeWithoutCallsIsNoOutage(t *testing.T) {
+	timing := core.Timing{}.Fill(10 * time.Second)
+	lost := errors.New("no answer")
+	for _, c := range []struct {
+		what   string
+		failed int // calls, one a second
+		then   error
+		told   bool
+	}{
+		{"one failed", 1, nil, false},
+		{"one failed, and one an hour later", 1, lost, false},
+		{"many failed", 60, nil, true},
+		{"many failed, and one an hour later", 60, lost, true},
+	} {
+		var s silence
+		for i := range c.failed {
+			s.called(time.Hour+core.Time(i)*time.Second, timing, lost)
+		}
+		later := 2 * time.Hour
+		s.called(later, timing, c.then)
+		if c.then != nil {
+			if s.began() != later-timing.Attempt {
+				t.Errorf("%s: it began at %v", c.what, s.began())
+			}
+			s.called(later+time.Second, timing, nil)
+		}
+		from, to, ok := s.last(0)
+		if ok != c.told || ok && (from != time.Hour-timing.Attempt || to != time.Hour+59*time.Second) {
+			t.Errorf("%s: from %v to %v, %v", c.what, from, to, ok)
+		}
+	}
+}
+
+// waits is a store whose renewals hang until their context ends, while it says so.
+type waits struct {
+	*memstore.Store
+	on, hung atomic.Bool
+}
+
+type waitsLease struct {
+	driver.Lease
+	w *waits
+}
+
+func (w *waits) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := w.Store.Grant(ctx, owner, ttl)
+	return &waitsLease{l, w}, err
+}
+
+func (l *waitsLease) Renew(ctx context.Context) error {
+	if !l.w.on.Load() {
+		return l.Lease.Renew(ctx)
+	}
+	l.w.hung.Store(true)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestARenewalThatTheLeasesEndCancelledIsNoOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		w := &waits{Store: b.store}
+		s := b.session("a", w, Options{})
+		term := b.lead(s, "x")
+		w.on.Store(true)
+		for !w.hung.Load() {
+			time.Sleep(time.Millisecond)
+		}
+		_ = term.Resign(context.Background())
+		if err := s.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s.silence.began() != 0 {
+			t.Error("the end of the lease counts as a call without an answer")
+		}
+	})
 }
 
 func TestWorkThatOutlivedItsRightIsInTheHistory(t *testing.T) {

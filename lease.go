@@ -147,11 +147,12 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	sent := l.s.uptime()
-	err := context.DeadlineExceeded // where none is sent
+	err, cancelled := context.DeadlineExceeded, false // where none is sent
 	if l.renewing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
 		err = l.dl.Renew(ctx)
 		cancel()
+		cancelled = err != nil && l.ctx.Err() != nil
 		l.renewing.Store(false)
 		switch {
 		case err == nil:
@@ -164,7 +165,9 @@ func (l *lease) renew(asked core.Time) {
 	}
 	l.countRenewal(err, l.s.uptime()-sent)
 	l.post(e)
-	l.s.silence.called(l.s.clock(), l.timing, err)
+	if !cancelled { // else the lease's own end cancelled it, which says nothing of the store
+		l.s.silence.called(l.s.clock(), l.timing, err)
+	}
 }
 
 func (l *lease) countRenewal(err error, took time.Duration) {

@@ -71,24 +71,34 @@ func (w uptimeClock) uptime() time.Duration { return time.Since(w.born) }
 type silence struct {
 	mu       sync.Mutex
 	since    core.Time // when the first call was sent of those that failed in a row; 0: the last one did not
+	failed   core.Time // when the last of those failed
 	from, to core.Time // of the last outage that is over: from such a call to the first answer
 }
 
 // called takes what a renewal or a grant has returned. A call that the process itself slept through
-// counts for one attempt.
+// counts for one attempt. A time in which the session made no calls is no outage.
 func (s *silence) called(now core.Time, timing core.Timing, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case err != nil && !driver.IsFinal(err):
+	noAnswer := err != nil && !driver.IsFinal(err)
+	if s.since != 0 {
+		to := now
+		idle := now-s.failed > max(timing.TTL, 5*time.Second)
+		if idle {
+			to = s.failed
+		}
+		if idle || !noAnswer {
+			if to-s.since >= timing.TTL/2 { // shorter ones end no term
+				s.from, s.to = s.since, to
+			}
+			s.since = 0
+		}
+	}
+	if noAnswer {
 		if s.since == 0 {
 			s.since = max(1, now-timing.Attempt)
 		}
-	case s.since != 0:
-		if now-s.since >= timing.TTL/2 { // shorter ones end no term
-			s.from, s.to = s.since, now
-		}
-		s.since = 0
+		s.failed = now
 	}
 }
 
