@@ -247,9 +247,10 @@ func (r *TermRecord) merge(d record, kind recordKind) {
 }
 
 // Tally counts the terms of the election that its history knows, of all processes and since the
-// history began: how many began, and how many ended for which reason. A term whose end nobody wrote
-// counts as Unknown once the next has begun. It makes one call on the store, or a few after many
-// short terms, and needs no lease. Errors are those of [Election.History].
+// history began: how many began, and how many ended for which reason. A term counts as Unknown if
+// nobody had written its end when the next one began; an end that is written later, as that of a
+// leader that was cut off, is in History only. It makes one call on the store, or a few after many
+// terms that tell no counts, and needs no lease. Errors are those of [Election.History].
 func (e *Election) Tally(ctx context.Context) (Tally, error) {
 	t := Tally{Name: e.name}
 	j, err := e.journal()

@@ -381,6 +381,37 @@ func TestATallyOutlivesItsRecords(t *testing.T) {
 	})
 }
 
+// The terms of an Elections are counted on too, when the records of the first ones are gone.
+func TestATallyOfManyElectionsOutlivesItsRecords(t *testing.T) {
+	for what, lasts := range map[string]time.Duration{"long": aSecond, "short": time.Millisecond} {
+		bubble(t, func(t *testing.T, b *world) {
+			ctx := context.Background()
+			es := b.session("a", b.store, Options{History: 10}).Elections(nil)
+			reader, last := b.session("r", b.store, Options{}).Election("x"), uint64(0)
+			const terms = 300
+			for range terms {
+				if err := es.Stand("x"); err != nil {
+					t.Fatal(err)
+				}
+				won, _, _ := collect(t, es, 1)
+				time.Sleep(lasts)
+				if err := es.Resign(ctx, won...); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Millisecond) // what is appended is read before the next
+				got, err := reader.Tally(ctx)
+				if err != nil || got.Ended[Resigned] < last {
+					t.Fatalf("%s: %+v after %d, %v", what, got, last, err)
+				}
+				last = got.Ended[Resigned]
+			}
+			if last != terms {
+				t.Errorf("%s: %d terms, want %d", what, last, terms)
+			}
+		})
+	}
+}
+
 func TestATallyOfNothingAndOfWhatNobodySaid(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		ctx := context.Background()

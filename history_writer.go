@@ -92,9 +92,9 @@ func (w *historyWriter) beginLocked(c *claim, look bool) {
 	}
 }
 
-// campaignHistory is the historyWriter as the observer of campaigns' claims. Their records tell of
-// the term before too, and they leave signs of life: for the thousands of an Elections that would
-// be a burden on the store.
+// campaignHistory is the historyWriter as the observer of campaigns' claims. Each of their records
+// tells of the time before the term too, and they leave signs of life: for the thousands of an
+// Elections that would be a burden on the store.
 type campaignHistory struct{ *historyWriter }
 
 // begunLocked takes what this session knows of the time before the term, and has the beginning of
@@ -104,7 +104,6 @@ func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
 		return
 	}
 	now := w.s.clock()
-	c.record.looks = true
 	if from, to, ok := w.s.silence.last(now - (w.s.uptime() - began)); ok {
 		c.record.before = &recordBefore{DownFrom: w.wall(from), DownTo: w.wall(to)}
 	}
@@ -317,8 +316,10 @@ func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
 	c.record.begun = true
 	n = journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token),
 		r: record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, Before: c.record.before}}
-	if b.look {
+	if b.look || trims(c.term.token) {
 		n.look = c
+	}
+	if b.look {
 		w.stayAlive(c)
 	}
 	return n
@@ -357,7 +358,6 @@ func announcedLocked(c *claim) []byte {
 
 // termRecording is what the history has of a term. The claim's lock guards it.
 type termRecording struct {
-	looks    bool                       // the record that is appended tells of the term before
 	overran  func(*Term, time.Duration) // overranLocked of the writer; nil: no history
 	begun    bool                       // the beginning was appended, or may have been
 	before   *recordBefore              // what is known of the time before the term
@@ -405,7 +405,7 @@ func (w *historyWriter) appendEndLocked(c *claim, cause core.Cause) {
 	c.record.appended = true
 	n := journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token) + endSuffix,
 		r: w.endLocked(c, cause)}
-	if c.record.looks && !c.record.begun && trims(c.term.token) {
+	if !c.record.begun && trims(c.term.token) {
 		n.look = c
 	}
 	w.append(n)
@@ -435,7 +435,9 @@ func (w *historyWriter) overranLocked(t *Term, by time.Duration) {
 }
 
 // trims picks one term of sixteen. Only Append removes old records, and a short term appends no
-// beginning: those that trims picks append their end, so that the journal is bounded.
+// beginning: those that trims picks append their end, so that the journal is bounded. What they
+// append has the counts of the terms before, of an Elections too: else those of removed records
+// would be lost.
 func trims(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
 // endLocked returns the record of the end of the claim's term. Cause is why the right is over: the

@@ -66,8 +66,9 @@ var (
 	cronRuns = newFamily("primacy_cron_runs_total", "counter",
 		"Instants of a cron job that this process looked at, by what became of them.", "job", "result")
 	historyTerms = newFamily("primacy_history_terms_total", "counter",
-		"Terms of the election that ended, of all processes, as the history in the store has them.", "election",
-		"reason")
+		"Terms of the election that ended, of all processes, as the history in the store has them. "+
+			"A term counts as unknown if nobody had written its end when the next one began; "+
+			"an end that is written later is in History only.", "election", "reason")
 	masterStatus = newFamily("leader_election_master_status", "gauge",
 		"What client-go calls primacy_is_leader.", "name")
 )
