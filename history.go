@@ -40,7 +40,6 @@ type TermRecord struct {
 	Outlived time.Duration
 
 	before *recordBefore // what its leader knew of the time before it
-	past   reasonCounts  // of the terms before it; nil: not known
 }
 
 // Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.
@@ -89,8 +88,12 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 	}
 	all = st.lead(all)
 	if n := len(all); n > 0 && all[0].Reason == Unknown {
-		if all[0].ToAfter, err = readAlive(ctx, j, e.name, all[0].Token); err != nil {
-			return nil, unreachable(ctx, "read the history of "+e.name, err)
+		err = e.s.retry(ctx, "read the history of "+e.name, func(ctx context.Context) (err error) {
+			all[0].ToAfter, err = readAlive(ctx, j, e.name, all[0].Token)
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	return complete(all, limit), nil
@@ -236,9 +239,6 @@ func (r *TermRecord) merge(d record, kind recordKind) {
 	}
 	if d.Before != nil {
 		r.before = d.Before
-	}
-	if d.Past != nil {
-		r.past = d.Past
 	}
 	if d.Reason != "" {
 		r.To, r.Reason, r.By, r.Text, r.Successor = d.To, d.Reason, d.By, d.Text, d.Successor

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -148,6 +149,90 @@ func TestNoSignOfLifeOfWhatIsOver(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if more := on.n.Load(); n != 10 || more != n {
 			t.Errorf("%d records in ten minutes of a term, want 10; %d after it", n, more-n)
+		}
+	})
+}
+
+// Terms that are over do not count among those that leave signs of life.
+func TestShortTermsKeepNobodyFromSignsOfLife(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		s := b.session("a", b.store, Options{})
+		var terms []*Term
+		for i := range maxAlive {
+			terms = append(terms, b.lead(s, fmt.Sprint("x", i)))
+		}
+		time.Sleep(aSecond)
+		for _, term := range terms {
+			_ = term.Resign(ctx)
+		}
+		b.lead(s, "y")
+		time.Sleep(2 * aliveEvery)
+		if names, err := b.store.Journals(ctx, alivePrefix); err != nil || len(names) != 1 || names[0] != alivePrefix+"y" {
+			t.Errorf("signs of life of %q, %v, want of y", names, err)
+		}
+	})
+}
+
+// reads is a store on which reading a journal fails or hangs once, and that counts what is read.
+type reads struct {
+	appends
+	prefix     string // of those that fail
+	fail, hang bool
+	calls      int
+}
+
+func (s *reads) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	s.calls++
+	fail, hang := s.fail, s.hang
+	if !strings.HasPrefix(name, s.prefix) {
+		return s.appends.Records(ctx, name, before, limit)
+	}
+	s.fail, s.hang = false, false
+	if hang {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if fail {
+		return nil, errors.New("connection reset")
+	}
+	return s.appends.Records(ctx, name, before, limit)
+}
+
+func TestAReadOfASignOfLifeIsRepeated(t *testing.T) {
+	for what, hang := range map[string]bool{"fails": false, "hangs": true} {
+		bubble(t, func(t *testing.T, b *world) {
+			net := drivertest.Faulty(b.store, drivertest.Faults{})
+			b.lead(b.session("dead", net, Options{}), "x")
+			time.Sleep(10 * time.Minute)
+			net.Hang(true)
+			time.Sleep(time.Minute)
+			on := &reads{appends: appends{Store: b.store}, prefix: alivePrefix, fail: !hang, hang: hang}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			all, err := b.session("r", on, Options{}).Election("x").History(ctx, 0)
+			if err != nil || len(all) != 1 || !all[0].ToAfter.After(all[0].From) {
+				t.Errorf("a call %s: %+v, %v", what, all, err)
+			}
+		})
+	}
+}
+
+// A journal without counts is read in few calls.
+func TestCountingManyTermsTakesFewCalls(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		const terms = 1000
+		for i := range terms {
+			journal, r := RecordDeath("x", Token(i+1), "a", time.Now(), "")
+			if _, _, err := b.store.Append(ctx, journal, r, math.MaxInt32); err != nil {
+				t.Fatal(err)
+			}
+		}
+		on := &reads{appends: appends{Store: b.store}}
+		got, err := b.session("r", on, Options{}).Election("x").Tally(ctx)
+		if err != nil || got.Ended[Died] != terms || on.calls > 5 {
+			t.Errorf("%+v in %d calls, %v", got, on.calls, err)
 		}
 	})
 }

@@ -43,7 +43,7 @@ type historyWriter struct {
 	mu       sync.Mutex
 	ends     []journalRecord // of terms, and of overruns
 	begins   []pendingBegin  // in the order of due
-	alive    []pendingBegin  // terms that leave signs of life, in the order of due
+	alive    []pendingBegin  // terms that leave signs of life, in the order of due; at most maxAlive
 	writing  *journalRecord  // of ends; nil: none is being written
 	lost     []journalRecord // what close could not write of ends
 	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
@@ -68,6 +68,7 @@ type pendingBegin struct {
 	c    *claim
 	due  time.Duration // by uptime
 	look bool          // the record tells of the term before
+	t    *Term         // that leaves signs of life; nil: it is about the beginning
 }
 
 func newHistoryWriter(s *Session) *historyWriter {
@@ -87,7 +88,7 @@ func (w *historyWriter) beginLocked(c *claim, look bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.journal != nil && !w.closing && len(w.begins) < maxPending {
-		w.begins = append(w.begins, pendingBegin{c, w.s.uptime() + recordAfter, look})
+		w.begins = append(w.begins, pendingBegin{c: c, due: w.s.uptime() + recordAfter, look: look})
 		w.startLocked()
 	}
 }
@@ -320,17 +321,21 @@ func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
 		n.look = c
 	}
 	if b.look {
-		w.stayAlive(c)
+		w.stayAliveLocked(c)
 	}
 	return n
 }
 
-// stayAlive has the claim's next sign of life written when it is due.
-func (w *historyWriter) stayAlive(c *claim) {
+// stayAliveLocked has the claim's next sign of life written when it is due. The caller holds the
+// claim's lock.
+func (w *historyWriter) stayAliveLocked(c *claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.alive) >= maxAlive { // those that are over wait for their turn yet
+		w.alive = slices.DeleteFunc(w.alive, func(b pendingBegin) bool { return b.t.ended.Load() != nil })
+	}
 	if !w.closing && len(w.alive) < maxAlive { // all wait equally long
-		w.alive = append(w.alive, pendingBegin{c: c, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
+		w.alive = append(w.alive, pendingBegin{c: c, t: c.term, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
 	}
 }
 
@@ -340,11 +345,11 @@ func (w *historyWriter) signOfLife(b pendingBegin) (n journalRecord) {
 	c := b.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	now := time.Now() // before the deadline is looked at: it may pass in between
 	if c.rightOver || w.s.clock() >= core.Time(c.l.deadline.Load()) {
 		return n
 	}
-	w.stayAlive(c)
-	now := time.Now()
+	w.stayAliveLocked(c)
 	return journalRecord{journal: alivePrefix + c.name, key: aliveKey(c.term.token, now), keep: 1, once: true}
 }
 
@@ -643,7 +648,7 @@ type pastTerm struct {
 	present bool // nobody has written its end
 }
 
-// pastPage is how many records readPast reads at once.
+// pastPage is how many records readPast reads at first: most often they have the counts.
 const pastPage = 32
 
 // readPast counts the terms of an election whose records have keys before that one, by the reason
@@ -667,8 +672,8 @@ func readPast(ctx context.Context, j driver.Journal, name, before string) (reaso
 		}
 		return older != nil
 	}
-	for {
-		page, err := j.Records(ctx, historyPrefix+name, before, pastPage)
+	for limit := pastPage; ; limit = historyPage {
+		page, err := j.Records(ctx, historyPrefix+name, before, limit)
 		if err != nil {
 			return nil, newest, err
 		}
@@ -687,7 +692,7 @@ func readPast(ctx context.Context, j driver.Journal, name, before string) (reaso
 				older = r.Past
 			}
 		}
-		if len(page) < pastPage {
+		if len(page) < limit {
 			take()
 			return past, newest, nil
 		}

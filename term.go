@@ -249,7 +249,7 @@ func (t *Term) Explain(text string, failed bool) {
 
 // Outlived has it recorded in the history that the term's work was seen alive so long after its
 // right to run had ended: for who runs the work in another process. What the session runs itself is
-// recorded without.
+// recorded without, where Options.Overrun is OverrunWait: otherwise the process ends first.
 func (t *Term) Outlived(by time.Duration) {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
@@ -373,9 +373,7 @@ func (t *Term) overrun() {
 	c := t.c
 	c.mu.Lock()
 	activeWork, cause := t.activeWork, c.core.Cause()
-	if t.overran = activeWork > 0 && c.l.s.o.Overrun == OverrunWait; activeWork > 0 && !t.overran {
-		t.outlivedLocked(c.l.s.clock() - c.record.rightEnd)
-	}
+	t.overran = activeWork > 0
 	c.mu.Unlock()
 	if activeWork == 0 {
 		return
