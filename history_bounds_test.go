@@ -263,6 +263,61 @@ func TestAFrozenLeaderTellsThatItWas(t *testing.T) {
 	})
 }
 
+// lateAnswer is a store whose next renewal, while it says so, is accepted only when wake lets the
+// process run again.
+type lateAnswer struct {
+	appends
+	on   atomic.Bool
+	wake func()
+}
+
+type lateAnswerLease struct {
+	driver.Lease
+	s *lateAnswer
+}
+
+func (s *lateAnswer) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return &lateAnswerLease{l, s}, err
+}
+
+func (l *lateAnswerLease) Renew(ctx context.Context) error {
+	err := l.Lease.Renew(ctx)
+	if l.s.on.CompareAndSwap(true, false) {
+		l.s.wake()
+	}
+	return err
+}
+
+// The answer to a renewal was on its way while the process was frozen. It is the first that the
+// process hears, and comes too late.
+func TestALateAnswerDoesNotHideThatTheLeaderWasFrozen(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		clock, stopped := b.clock, atomic.Int64{} // at which its clock stands
+		b.clock = func() time.Duration {
+			if at := stopped.Load(); at != 0 {
+				return time.Duration(at)
+			}
+			return clock()
+		}
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		on := &lateAnswer{appends: appends{Store: net}, wake: func() {
+			stopped.Store(int64(clock()))
+			net.Hang(true)                      // it hears nothing
+			time.Sleep(6500 * time.Millisecond) // to between the end of the contexts and the deadline
+			stopped.Store(0)
+			time.AfterFunc(5*time.Second, func() { net.Hang(false) })
+		}}
+		b.lead(b.session("a", on, Options{}), "x")
+		time.Sleep(10 * time.Second)
+		on.on.Store(true)
+		time.Sleep(2 * time.Minute)
+		if r := b.past("x", 0)[0]; r.Reason != Expired || r.Paused > 6500*time.Millisecond || r.Paused < 5*time.Second {
+			t.Errorf("%+v, want one that was frozen for 6.5s", r)
+		}
+	})
+}
+
 // A call that the process slept through is no outage of the store.
 func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	timing := core.Timing{}.Fill(10 * time.Second)

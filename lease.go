@@ -88,10 +88,10 @@ func (l *lease) beat() {
 	for {
 		now := l.s.clock()
 		l.paused.Store(max(l.paused.Load(), int64(now)-l.due.Load()))
-		if e.Kind == core.Accepted {
+		o := l.core.Step(now, e)
+		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // an answer that came too late renews nothing
 			l.paused.Store(0)
 		}
-		o := l.core.Step(now, e)
 		l.carryOut(now, o)
 		if l.core.Phase() == core.Over {
 			return
