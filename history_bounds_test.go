@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"strings"
 	"sync/atomic"
@@ -491,6 +492,54 @@ func TestWhatCloseCouldNotWriteIsUnrecorded(t *testing.T) {
 		sameTerms(t, append(x, y...), "a expired", "a resigned")
 		if n != 2 || !x[0].To.Equal(ended.Truncate(time.Millisecond)) || x[0].DownFrom.IsZero() || y[0].Text != "done" {
 			t.Errorf("%d records: %+v, %+v; x ended at %v", n, x[0], y[0], ended)
+		}
+	})
+}
+
+// A claim that ends while the records are read does not hide its own.
+func TestWhatEndsWhileUnrecordedIsReadIsThere(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		ctx := context.Background()
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		on := &appends{Store: net}
+		s := b.session("a", on, Options{})
+		removed, leaving := b.lead(s, "x"), b.lead(s, "y")
+		time.Sleep(aSecond)
+		down := errors.New("no answer")
+		on.err.Store(&down)
+		b.remove(removed)
+		time.Sleep(aSecond)
+		net.Hang(true)
+		limit, cancel := context.WithTimeout(ctx, aSecond)
+		defer cancel()
+		_ = leaving.Resign(limit)
+		_ = s.Close(limit)
+		all := map[string]bool{}
+		for journal := range s.Unrecorded() {
+			all[journal] = true
+			time.Sleep(30 * time.Second) // the lease runs out
+		}
+		if !all["terms/x"] || !all["terms/y"] {
+			t.Errorf("records of %v, want of x and y", all)
+		}
+	})
+}
+
+// A store that takes no records is told of once, not for each sign of life.
+func TestRefusedSignsOfLifeAreNotTold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		on, lines := &appends{Store: b.store}, atomic.Int64{}
+		refused := fmt.Errorf("no rights: %w", driver.ErrRefused)
+		on.err.Store(&refused)
+		s := b.session("a", on, Options{Logger: slog.New(gated{enabled: func() {}, lines: func(m string) {
+			if m == "the store takes no history" {
+				lines.Add(1)
+			}
+		}})})
+		b.lead(s, "x")
+		time.Sleep(10 * time.Minute)
+		if n := lines.Load(); n != 1 {
+			t.Errorf("%d warnings in ten minutes, want 1", n)
 		}
 	})
 }

@@ -284,6 +284,12 @@ func TestARecordStaysSmall(t *testing.T) {
 	if len(d.Value) > 4096 || len(d.Key) > 64 {
 		t.Errorf("%d bytes under a key of %d", len(d.Value), len(d.Key))
 	}
+	r.Text, r.By = strings.Repeat("<", 5000), strings.Repeat("\x01", 5000) // six bytes each
+	r.ID, r.Successor = strings.Repeat("<", MaxName), strings.Repeat("<", MaxName)
+	d = r.encode(recordKey(7))
+	if _, got, _, ok := readRecord(d); !ok || len(d.Value) > driver.MaxRecord || got.Successor != r.Successor {
+		t.Errorf("%d bytes, read as %+v", len(d.Value), got)
+	}
 	if s := cut(long); len(s) > recordText || !strings.HasSuffix(s, "ä…") {
 		t.Errorf("cut to %d bytes: %q", len(s), s[len(s)-10:])
 	}

@@ -236,7 +236,7 @@ func (w *historyWriter) write(n journalRecord) {
 			w.resume = w.s.uptime() + refusedPause
 		}
 		w.mu.Unlock()
-		if refused {
+		if refused && !n.once { // those that say so each minute are not told
 			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
 		}
 		if err == nil || refused || n.once {
@@ -274,16 +274,15 @@ func (w *historyWriter) lookBack(n *journalRecord) {
 }
 
 // unrecorded yields the records that close could not write.
-func (w *historyWriter) unrecorded(yield func(string, driver.Record) bool) bool {
+func (w *historyWriter) unrecorded(yield func(string, driver.Record) bool) {
 	w.mu.Lock()
 	lost := slices.Clone(w.lost)
 	w.mu.Unlock()
 	for _, n := range lost {
 		if !yield(n.journal, n.r.encode(n.key)) {
-			return false
+			return
 		}
 	}
-	return true
 }
 
 // unconfirmedRecord returns the record that a call carries which the store has not confirmed.
@@ -571,6 +570,10 @@ func (r record) encode(key string) driver.Record {
 	b, err := json.Marshal(r)
 	if err != nil { // a year beyond 9999
 		r.From, r.To, r.DownFrom, r.Before = time.Time{}, time.Time{}, time.Time{}, nil
+		b, _ = json.Marshal(r)
+	}
+	if len(b) > driver.MaxRecord { // in JSON a byte may take six, and the store would refuse the record
+		r.Value, r.By, r.Text = nil, "", ""
 		b, _ = json.Marshal(r)
 	}
 	return driver.Record{Key: key, Value: b}

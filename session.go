@@ -129,14 +129,13 @@ func (s *Session) Close(ctx context.Context) error {
 // Close.
 func (s *Session) Unrecorded() iter.Seq2[string, driver.Record] {
 	return func(yield func(string, driver.Record) bool) {
-		if !s.history.unrecorded(yield) {
-			return
-		}
+		// The claims first: one that ends meanwhile may leave its record to the others. Twice does no harm.
 		for _, c := range s.standingClaims() {
 			if journal, r, ok := c.unconfirmedRecord(); ok && !yield(journal, r) {
 				return
 			}
 		}
+		s.history.unrecorded(yield)
 	}
 }
 
