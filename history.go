@@ -50,9 +50,6 @@ func (r TermRecord) Lasted() (time.Duration, bool) {
 	return r.To.Sub(r.From), true
 }
 
-// historyPage is how many records are read at once.
-const historyPage = 256
-
 // History returns what is known of the last terms of the election, the newest first: at most limit
 // of them, or with 0 all that are kept. The leaders' sessions write it (see Options.History): who
 // won, some 50 ms after the win, and why the term ended, in the call that releases the name. A

@@ -169,7 +169,8 @@ func TestShortTermsKeepNobodyFromSignsOfLife(t *testing.T) {
 		}
 		b.lead(s, "y")
 		time.Sleep(2 * aliveEvery)
-		if names, err := b.store.Journals(ctx, alivePrefix); err != nil || len(names) != 1 || names[0] != alivePrefix+"y" {
+		names, err := b.store.Journals(ctx, alivePrefix)
+		if err != nil || len(names) != 1 || names[0] != alivePrefix+"y" {
 			t.Errorf("signs of life of %q, %v, want of y", names, err)
 		}
 	})

@@ -651,8 +651,11 @@ type pastTerm struct {
 	present bool // nobody has written its end
 }
 
-// pastPage is how many records readPast reads at first: most often they have the counts.
-const pastPage = 32
+// How many records are read at once.
+const (
+	historyPage = 256
+	pastPage    = 32 // by readPast at first: most often they have the counts
+)
 
 // readPast counts the terms of an election whose records have keys before that one, by the reason
 // for which they ended, and returns the newest of them. It reads back to a record that has the

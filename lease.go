@@ -89,7 +89,7 @@ func (l *lease) beat() {
 		now := l.s.clock()
 		l.paused.Store(max(l.paused.Load(), int64(now)-l.due.Load()))
 		o := l.core.Step(now, e)
-		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // an answer that came too late renews nothing
+		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
 			l.paused.Store(0)
 		}
 		l.carryOut(now, o)

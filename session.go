@@ -129,7 +129,8 @@ func (s *Session) Close(ctx context.Context) error {
 // Close.
 func (s *Session) Unrecorded() iter.Seq2[string, driver.Record] {
 	return func(yield func(string, driver.Record) bool) {
-		// The claims first: one that ends meanwhile may leave its record to the others. Twice does no harm.
+		// The claims first: one that ends meanwhile leaves its record to the writer. Appending one
+		// twice does no harm.
 		for _, c := range s.standingClaims() {
 			if journal, r, ok := c.unconfirmedRecord(); ok && !yield(journal, r) {
 				return
