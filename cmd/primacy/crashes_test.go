@@ -65,7 +65,7 @@ func TestALoopIsOneLine(t *testing.T) {
 		r.To = r.From.Add(20 * time.Millisecond)
 		switch i {
 		case 3: // somebody asked for that one
-			r.Reason, r.By = primacy.Resigned, "ann@ops"
+			r.Reason, r.By = primacy.Resigned, "root@web-9"
 		case 49:
 			r.Text = "the command ended with status 2"
 		}
@@ -77,7 +77,7 @@ func TestALoopIsOneLine(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	if len(lines) != 4 || !strings.Contains(lines[1], "98..100") || !strings.Contains(lines[1], "status 1 ×3") ||
-		!strings.Contains(lines[2], "ann@ops") || !strings.Contains(lines[3], "52..96") ||
+		!strings.Contains(lines[2], "root@web-9") || !strings.Contains(lines[3], "52..96") ||
 		!strings.Contains(lines[3], "web-1, web-2") || !strings.Contains(lines[3], "status 1 ×45") {
 		t.Errorf("%s", b.String())
 	}
