@@ -43,9 +43,8 @@ func waitAfterCrashes(ctx context.Context, r *runner) error {
 		pause(ctx, r.wait)
 		return errWaited
 	}
-	if pause(ctx, wait); r.wait > 0 {
-		r.wait -= wait
-	}
+	pause(ctx, wait)
+	r.spent = wait
 	return nil
 }
 

@@ -55,6 +55,18 @@ func TestCrashesThatCount(t *testing.T) {
 	}
 }
 
+// Who waits after a crash says so to the service manager, which would end it as one that does not
+// start.
+func TestTheServiceManagerIsToldOfTheBackoff(t *testing.T) {
+	w := newWorld(t)
+	m, in := newServiceManager(w)
+	in.start("run", "--id", "me", "--backoff", "1s", "n", "sh", "-c", "exit 1").ends(1)
+	in.start("run", "--id", "me", "--backoff", "1s", "--wait", "60s", "n", "sh", "-c", "exit 1").ends(1).
+		tells("n failed on this host 1 time in a row")
+	m.hears("STATUS=the command failed soon after its start; stands again in ")
+	m.hears("EXTEND_TIMEOUT_USEC=")
+}
+
 func TestALoopIsOneLine(t *testing.T) {
 	var all []primacy.TermRecord
 	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)

@@ -241,7 +241,7 @@ func (l *eventLog) close() {
 	lost := l.lost + uint64(len(l.waiting))
 	l.mu.Unlock()
 	if lost > 0 {
-		l.say("warning: --events %s: %d events were lost", l.to, lost)
+		l.say("warning: --events %s: %d %s lost", l.to, lost, plural(int(lost), "event was", "events were"))
 	}
 }
 

@@ -91,6 +91,7 @@ func (r *runner) stand(ctx context.Context) (term *primacy.Term, err error) {
 		began := time.Now()
 		limited, cancel := r.limited(ctx, r.timeout)
 		term, err = r.win(limited, r.session)
+		r.spent = 0
 		cancel() // from the win on the contest's time limit does not count
 		if err == nil {
 			r.current.Store(term)
