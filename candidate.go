@@ -141,8 +141,8 @@ const (
 	// StateCandidate: it stands in the line and waits, however long another leads. This is what
 	// other systems call a standby, and Raft a follower.
 	StateCandidate = CandidateState(core.Standing)
-	// StateLeader: it won a term. It stays so until the work of that term has returned, and the name
-	// is given up or the store has not answered in time. Whether it may still act is what
+	// StateLeader: it won a term. It stays so until the work of that term has returned, and the
+	// name is given up or the store has not answered in time. Whether it may still act is what
 	// [Term.Check] says.
 	StateLeader = CandidateState(core.Leader)
 )
@@ -166,7 +166,8 @@ const (
 	CandidateNow CandidateEventKind = iota + 1
 	// CandidateStands: it campaigns.
 	CandidateStands
-	// CandidateElected: it leads. Leader is this candidate itself, unless its right is over already.
+	// CandidateElected: it leads. Leader is this candidate itself, unless its right is over
+	// already.
 	CandidateElected
 	// CandidateEnded: its term is over, for Cause. Its work has returned, and the name is given up,
 	// or the store has not answered yet. LeaderChanged may have told before that it leads no more.
@@ -200,8 +201,8 @@ type CandidateEvent struct {
 	// While its own Check says yes, it is this candidate. Once a term of its own has ended, it is
 	// neither this candidate in that term nor a leader of before. Of others it knows what the
 	// store shows: a leader that crashed is shown until its lease runs out. Without tokens terms of
-	// one session are not told apart: once this candidate has led, it is nil while another candidate
-	// of the session leads.
+	// one session are not told apart: once this candidate has led, it is nil while another
+	// candidate of the session leads.
 	Leader *Entry
 	Missed int // older events that a slow reader lost before this one
 }
@@ -211,8 +212,8 @@ type CandidateEvent struct {
 // the leader.
 //
 // It ends with ctx. Where Run's context has ended too, which is sure only if both are one, it goes
-// on until Run has returned: its last event is then CandidateEnded or CandidateGaveUp. So work that waits for a
-// reader must have given it the term's own context, for which nothing is waited.
+// on until Run has returned: its last event is then CandidateEnded or CandidateGaveUp. So work that
+// waits for a reader must have given it the term's own context, for which nothing is waited.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
 		following, cancel := context.WithCancel(ctx)

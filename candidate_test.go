@@ -215,7 +215,7 @@ func TestAReleaseWithoutAnAnswerNamesNoLeader(t *testing.T) {
 	})
 }
 
-// The end of a term whose work panicked is told with its own cause, not with that of an earlier one.
+// The end of a term whose work panicked is told with its own cause, not with an earlier one.
 func TestTheEndByAPanicHasItsOwnCause(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		c := b.session("a", b.store, Options{}).Candidate("n", nil)

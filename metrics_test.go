@@ -438,10 +438,11 @@ func TestMetricsOfCandidatesDoNotNeedTheHistory(t *testing.T) {
 				open("a", store, metrics.Options{}).lead("n")
 				bad := &muteHistory{Store: store, err: unread}
 				bad.mute.Store(true)
-				o := open("observer", bad, metrics.Options{LookEvery: 10 * time.Second, Observe: []string{"n", "nobody"}})
+				look := metrics.Options{LookEvery: 10 * time.Second, Observe: []string{"n", "nobody"}}
+				o := open("observer", bad, look)
 				time.Sleep(11 * time.Second)
-				o.sees(map[string]float64{`primacy_candidates{election="n"}`: 1, `primacy_candidates{election="nobody"}`: 0,
-					"-primacy_history_terms_total": 0})
+				o.sees(map[string]float64{`primacy_candidates{election="n"}`: 1,
+					`primacy_candidates{election="nobody"}`: 0, "-primacy_history_terms_total": 0})
 				bad.mute.Store(false)
 				time.Sleep(21 * time.Second)
 				o.sees(map[string]float64{`primacy_candidates{election="n"}`: 1,

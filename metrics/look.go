@@ -40,8 +40,8 @@ func (c *Collector) look(ctx context.Context, s *primacy.Session) {
 	}
 }
 
-// lookAtAll reads each line once, and its history. Where the store does not answer for a line, the others wait for the next round; where it does not
-// for a history, the histories of the others do.
+// lookAtAll reads each line once, and its history. Where the store does not answer for a line, the
+// others wait for the next round; where it does not for a history, the other histories do.
 func (c *Collector) lookAtAll(ctx context.Context, s *primacy.Session) {
 	histories := true
 	for _, name := range c.lines() {
@@ -52,7 +52,7 @@ func (c *Collector) lookAtAll(ctx context.Context, s *primacy.Session) {
 			var unread error
 			if past, unread = s.Election(name).Tally(limit); unread != nil {
 				past.Ended = nil // what was read of it is not all
-				// The store keeps none, or refuses this one, or does not answer: then asking for each would take too long.
+				// Where it gives no answer, asking for each would make the lines too old to be shown.
 				histories = errors.Is(unread, primacy.ErrInvalid) || errors.Is(unread, primacy.ErrRefused)
 			}
 		}

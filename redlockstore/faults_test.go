@@ -338,8 +338,8 @@ func TestAServerThatRefusesTheLoginIsAMinority(t *testing.T) {
 	}
 }
 
-// Where some do not let us in and others refuse the connection, no majority is left: that is told at
-// once, like a majority that refuses the connection. It is no final refusal: those may come up.
+// Where some do not let us in and others refuse the connection, no majority is left: that is told
+// at once, like a majority that refuses the connection. It is no final refusal: those may come up.
 func TestOpenWithoutAMajorityFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
@@ -352,8 +352,9 @@ func TestOpenWithoutAMajorityFailsAtOnce(t *testing.T) {
 		s.Close()
 		t.Fatal("opened with one server of three")
 	}
-	if errors.Is(err, driver.ErrRefused) || errors.Is(err, context.DeadlineExceeded) || time.Since(begun) > 20*time.Second ||
-		!strings.Contains(err.Error(), servers[2].Addr()+": ") || !strings.Contains(err.Error(), secret.Addr()+": NOAUTH") {
+	if errors.Is(err, driver.ErrRefused) || errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(begun) > 20*time.Second || !strings.Contains(err.Error(), servers[2].Addr()+": ") ||
+		!strings.Contains(err.Error(), secret.Addr()+": NOAUTH") {
 		t.Errorf("Open = %v after %v, want both servers named at once, and no final refusal", err, time.Since(begun))
 	}
 	servers[2].Restart()
@@ -371,7 +372,8 @@ func TestCapsStayAsTheyWere(t *testing.T) {
 	secret.Do("ACL", "SETUSER", "default", "nopass")
 	l := grant(t, s, "a", time.Minute)
 	claim(t, l, "x")
-	for end := time.Now().Add(30 * time.Second); len(keys([]*redistest.Server{secret}, "x")) == 0; time.Sleep(50 * time.Millisecond) {
+	end := time.Now().Add(30 * time.Second)
+	for ; len(keys([]*redistest.Server{secret}, "x")) == 0; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the server that lets us in gets no calls")
 		}
@@ -379,7 +381,8 @@ func TestCapsStayAsTheyWere(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if after := s.Caps(); !reflect.DeepEqual(before, after) || !strings.Contains(fmt.Sprint(before.Warnings), secret.Addr()) {
+	if after := s.Caps(); !reflect.DeepEqual(before, after) ||
+		!strings.Contains(fmt.Sprint(before.Warnings), secret.Addr()) {
 		t.Errorf("Caps were %+v and are %+v", before, after)
 	}
 }

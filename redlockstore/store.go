@@ -189,7 +189,8 @@ func (s *Store) await(ctx context.Context) error {
 	moment := time.After(250 * time.Millisecond)
 	for rest := false; ; {
 		up, refused, locked := 0, 0, 0
-		var last, away, shut error // away: of a server that refuses the connection; shut: of one that does not let us in
+		var last error
+		var away, shut error // of a server that refuses the connection, of one that does not let us in
 		s.mu.Lock()
 		changed := s.changed
 		s.mu.Unlock()
