@@ -55,8 +55,7 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 		return err
 	}
 	if n := s.Stats().Unreadable; n > 0 {
-		a.say("warning: %d %s of %s cannot be read and %s left out", n, plural(int(n), "record", "records"), clean(name),
-			plural(int(n), "is", "are"))
+		a.say("warning: %d %s of %s left out: unreadable", n, plural(int(n), "record", "records"), clean(name))
 	}
 	switch {
 	case a.output != "table":

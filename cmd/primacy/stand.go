@@ -95,7 +95,8 @@ func (r *runner) stand(ctx context.Context) (term *primacy.Term, err error) {
 		cancel() // from the win on the contest's time limit does not count
 		if err == nil {
 			r.current.Store(term)
-			r.report(event{Event: "elected", Token: term.Token(), WaitMS: new(time.Since(began).Milliseconds())})
+			waited := time.Since(began).Milliseconds()
+			r.report(event{Event: "elected", Token: term.Token(), WaitMS: &waited})
 		}
 		end() // nothing of the standby is left
 		if err == nil {
