@@ -263,3 +263,29 @@ func TestNamesThatNobodyStandsForAnyMore(t *testing.T) {
 		t.Errorf("the old one was read %d times", reads["old"])
 	}
 }
+
+// Those who read histories note which names have records, while the next names are handed out: with
+// the race detector this fails where the maps are read without the lock, and in production the
+// process ended.
+func TestASnapshotReadsManyHistoriesAtOnce(t *testing.T) {
+	names := make([]string, mostUnseen)
+	for i := range names {
+		names[i] = fmt.Sprintf("n-%03d", i)
+	}
+	terms := []Term{{Token: 3, From: time.Now().Add(-time.Hour), To: time.Now(), Why: "failed"}}
+	src := Source{
+		List:     func(context.Context) ([]primacy.State, error) { return nil, nil },
+		Recorded: func(context.Context) ([]string, error) { return names, nil },
+		History:  func(context.Context, string, int) ([]Term, error) { return terms, nil },
+	}
+	for range 20 {
+		before := time.Now()
+		all, _, err := Snapshot(t.Context(), src)
+		if err != nil || len(all) != len(names) {
+			t.Fatalf("%d entries: %v", len(all), err)
+		}
+		if at := all[0].State.AsOf; at.Before(before) || at.After(time.Now()) {
+			t.Fatalf("a name that nobody stands for is as of %v", at)
+		}
+	}
+}
