@@ -151,6 +151,8 @@ func (t *track) reckon(r *row, now time.Time) {
 	}
 	if t.state.Leader == nil {
 		r.since = t.gone
+		// Terms that were read while somebody led do not say how the last one ended.
+		r.done = t.read && t.termErr == nil && t.readToken == 0 && len(t.terms) > 0 && t.terms[0].finished()
 	}
 	for _, term := range t.terms {
 		if term.Why != "" {

@@ -289,3 +289,40 @@ func TestASnapshotReadsManyHistoriesAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// Work that came to its end is no trouble, whether anybody watched it or not: a task that runs once
+// would otherwise be the worst on the page for a day.
+func TestWorkThatCameToItsEndIsNoTrouble(t *testing.T) {
+	p := newPage(t, 80, 24)
+	ended := func(reason primacy.Reason, by string) []Term {
+		return []Term{{Token: 3, From: noon.Add(-time.Hour), To: noon.Add(-time.Minute), ID: "a", Reason: reason, By: by,
+			Why: string(reason)}}
+	}
+	p.terms["once"] = ended(primacy.Resigned, "")
+	p.terms["asked"] = ended(primacy.Resigned, "ops")
+	p.terms["failed"] = ended(primacy.Failed, "")
+	p.terms["died"] = ended(primacy.Died, "")
+	p.terms["seen"] = []Term{{Token: 3, From: noon.Add(-time.Hour), Reason: primacy.Leads}}
+	p.terms["unread"] = ended(primacy.Resigned, "") // of the term before
+	p.states = []primacy.State{state("seen", "a", 3), state("unread", "a", 4)}
+	p.reads()
+	if h := p.row("seen").health; h != fine {
+		t.Errorf("one that leads is %v", h.word(false))
+	}
+	p.at = p.at.Add(2 * time.Second)
+	p.states, p.terms["seen"] = nil, ended(primacy.Resigned, "")
+	history := p.watch.src.History
+	p.watch.src.History = func(ctx context.Context, name string, limit int) ([]Term, error) {
+		if name == "unread" {
+			return nil, errors.New("no")
+		}
+		return history(ctx, name, limit)
+	}
+	p.reads()
+	for name, want := range map[string]health{"once": free, "seen": free, "asked": deserted, "failed": deserted,
+		"died": deserted, "unread": deserted} {
+		if got := p.row(name).health; got != want {
+			t.Errorf("%s is %s, want %s", name, got.word(false), want.word(false))
+		}
+	}
+}
