@@ -8,8 +8,8 @@ import (
 )
 
 // door counts who has come in by one listener. What is open at one takes no room from another: any
-// user of the machine can fill a port of loopback, and the owner still campaigns on his socket. Where
-// others can reach the socket too, those who may not use it take no room from those who may.
+// user of the machine can fill a port of loopback, and the owner still campaigns on his socket.
+// Where others can reach the socket too, those who may not use it take no room from those who may.
 type door struct {
 	addr                               string
 	most                               int                // connections; 0: any number

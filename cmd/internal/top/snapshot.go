@@ -76,8 +76,8 @@ func (w *watcher) readAll(ctx context.Context) {
 	wg.Wait()
 }
 
-// withRecords returns at most so many names with recorded terms. The maps are not read any more when
-// it returns: those who read histories write to them.
+// withRecords returns at most so many names with recorded terms. The maps are not read any more
+// when it returns: those who read histories write to them.
 func (w *watcher) withRecords(most int) (names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -295,8 +295,8 @@ func TestASnapshotReadsManyHistoriesAtOnce(t *testing.T) {
 func TestWorkThatCameToItsEndIsNoTrouble(t *testing.T) {
 	p := newPage(t, 80, 24)
 	ended := func(reason primacy.Reason, by string) []Term {
-		return []Term{{Token: 3, From: noon.Add(-time.Hour), To: noon.Add(-time.Minute), ID: "a", Reason: reason, By: by,
-			Why: string(reason)}}
+		return []Term{{Token: 3, From: noon.Add(-time.Hour), To: noon.Add(-time.Minute), ID: "a", Reason: reason,
+			By: by, Why: string(reason)}}
 	}
 	p.terms["once"] = ended(primacy.Resigned, "")
 	p.terms["asked"] = ended(primacy.Resigned, "ops")
