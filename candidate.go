@@ -99,8 +99,8 @@ func (c *Candidate) begin(ctx context.Context) error {
 
 // end marks that the candidate does not run. Its state is still leader if the work panicked.
 func (c *Candidate) end() {
-	if state, _ := c.State(); state == StateLeader {
-		c.step(core.Finished, nil, nil)
+	if state, t := c.State(); state == StateLeader {
+		c.step(core.Finished, nil, t.contextError())
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,10 +111,10 @@ func (c *Candidate) end() {
 // lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if
 // the work finished or the caller gave up, and what work returned.
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
-	// Where the work does not stop, the readers of Events learn all the same that it leads no more.
-	stop := context.AfterFunc(t.contexts().right, func() { c.tell(LeaderChanged) })
+	// Where the work does not stop, or the store does not answer the release, the readers of Events
+	// learn all the same that it leads no more.
+	defer context.AfterFunc(t.contexts().right, func() { c.tell(LeaderChanged) })()
 	t.run(ctx, work, func(notBegun, failed error, returned bool) {
-		stop() // from here on the next step tells it
 		lost, err = t.contextError(), failed
 		switch {
 		case ctx.Err() != nil: // the caller gave up
@@ -141,8 +141,9 @@ const (
 	// StateCandidate: it stands in the line and waits, however long another leads. This is what
 	// other systems call a standby, and Raft a follower.
 	StateCandidate = CandidateState(core.Standing)
-	// StateLeader: it won a term, and the work of that term has not returned. Whether it may still
-	// act is what [Term.Check] says.
+	// StateLeader: it won a term. It stays so until the work of that term has returned, and the
+	// name is given up or the store has not answered in time. Whether it may still act is what
+	// [Term.Check] says.
 	StateLeader = CandidateState(core.Leader)
 )
 
@@ -165,9 +166,11 @@ const (
 	CandidateNow CandidateEventKind = iota + 1
 	// CandidateStands: it campaigns.
 	CandidateStands
-	// CandidateElected: it leads. Leader is this candidate itself.
+	// CandidateElected: it leads. Leader is this candidate itself, unless its right is over
+	// already.
 	CandidateElected
-	// CandidateEnded: its term is over, for Cause, its work has returned, the name is given up.
+	// CandidateEnded: its term is over, for Cause. Its work has returned, and the name is given up,
+	// or the store has not answered yet. LeaderChanged may have told before that it leads no more.
 	CandidateEnded
 	// CandidateGaveUp: it stands no more and has won nothing. Run is about to return.
 	CandidateGaveUp
@@ -197,7 +200,9 @@ type CandidateEvent struct {
 	// Leader is who leads, as far as this candidate knows: nil if nobody does, or none is known.
 	// While its own Check says yes, it is this candidate. Once a term of its own has ended, it is
 	// neither this candidate in that term nor a leader of before. Of others it knows what the
-	// store shows: a leader that crashed is shown until its lease runs out.
+	// store shows: a leader that crashed is shown until its lease runs out. Without tokens terms of
+	// one session are not told apart: once this candidate has led, it is nil while another
+	// candidate of the session leads.
 	Leader *Entry
 	Missed int // older events that a slow reader lost before this one
 }
@@ -206,9 +211,9 @@ type CandidateEvent struct {
 // which Missed counts, and never blocks the candidate. Each call uses a goroutine, which follows
 // the leader.
 //
-// It ends with ctx. Where Run's context has ended too, as when both are one, it goes on until Run
-// has returned: its last event is then CandidateEnded or CandidateGaveUp. So work that waits for a
-// reader must have given it the term's own context, for which nothing is waited.
+// It ends with ctx. Where Run's context has ended too, which is sure only if both are one, it goes
+// on until Run has returned: its last event is then CandidateEnded or CandidateGaveUp. So work that
+// waits for a reader must have given it the term's own context, for which nothing is waited.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
 		following, cancel := context.WithCancel(ctx)

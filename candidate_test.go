@@ -172,6 +172,85 @@ func TestALeaderWhoseWorkDoesNotStopIsToldToBeNone(t *testing.T) {
 	})
 }
 
+// unanswered is a store that does not answer releases.
+type unanswered struct{ driver.Store }
+
+type unansweredLease struct{ driver.Lease }
+
+func (s unanswered) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := s.Store.Grant(ctx, owner, ttl)
+	return unansweredLease{l}, err
+}
+
+func (unansweredLease) Release(ctx context.Context, _ ...driver.Place) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A candidate that has given up leads no more, and that is told before the store answers.
+func TestAReleaseWithoutAnAnswerNamesNoLeader(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		// What the store shows comes much too late.
+		c := b.session("a", oldNews{unanswered{b.store}, time.Hour}, Options{}).Candidate("n", nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		goOn := make(chan struct{})
+		var told leadersTold
+		var both sync.WaitGroup
+		both.Go(func() { told.read(ctx, c) })
+		synctest.Wait()
+		both.Go(func() {
+			_ = c.Run(ctx, func(context.Context, *Term) error { <-goOn; return nil })
+		})
+		synctest.Wait()
+		close(goOn)
+		synctest.Wait()
+		told.add("unanswered")
+		time.Sleep(time.Minute)
+		cancel()
+		both.Wait()
+		want := "now: stands: elected:a leader_changed: unanswered ended:"
+		if got := strings.Join(told.words, " "); got != want {
+			t.Errorf("told\n%s, want\n%s", got, want)
+		}
+	})
+}
+
+// The end of a term whose work panicked is told with its own cause, not with an earlier one.
+func TestTheEndByAPanicHasItsOwnCause(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		c := b.session("a", b.store, Options{}).Candidate("n", nil)
+		var causes []error
+		terms := 0
+		reading, done := context.WithCancel(t.Context())
+		var reader sync.WaitGroup
+		reader.Go(func() {
+			for ev := range c.Events(reading) {
+				if ev.Kind == CandidateEnded {
+					causes = append(causes, ev.Cause)
+				}
+			}
+		})
+		synctest.Wait()
+		go func() { time.Sleep(time.Second); b.store.Expire("n") }()
+		func() {
+			defer func() { _ = recover() }()
+			_ = c.Run(t.Context(), func(ctx context.Context, _ *Term) error {
+				if terms++; terms == 2 {
+					panic("x")
+				}
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		synctest.Wait()
+		done()
+		reader.Wait()
+		if len(causes) != 2 || !errors.Is(causes[0], ErrDeposed) || !errors.Is(causes[1], ErrResigned) {
+			t.Errorf("ended for %v, want deposed, then resigned", causes)
+		}
+	})
+}
+
 // Run and Events usually end by one context. The reader is told how it ends all the same.
 func TestTheEndIsToldBeforeTheEventsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {

@@ -179,8 +179,9 @@ type Stats struct {
 
 type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
 
-// Tally counts what a session has done in one election since the session began. Unlike
-// [Session.Events] it misses nothing.
+// Tally counts what a session has done in one election since the session began, or, from
+// [Election.Tally], all sessions since the history began. Unlike [Session.Events] it misses
+// nothing.
 type Tally struct {
 	Name    string // empty: all elections beyond the first 100,000 that this session has led
 	Elected uint64

@@ -430,6 +430,46 @@ func TestMetricsOfTheHistoryOutliveTheProcess(t *testing.T) {
 	})
 }
 
+// A history that cannot be read takes no candidates away, neither of its name nor of another.
+func TestMetricsOfCandidatesDoNotNeedTheHistory(t *testing.T) {
+	for what, unread := range map[string]error{"silent": nil, "refused": driver.ErrRefused} {
+		t.Run(what, func(t *testing.T) {
+			fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+				open("a", store, metrics.Options{}).lead("n")
+				bad := &muteHistory{Store: store, err: unread}
+				bad.mute.Store(true)
+				look := metrics.Options{LookEvery: 10 * time.Second, Observe: []string{"n", "nobody"}}
+				o := open("observer", bad, look)
+				time.Sleep(11 * time.Second)
+				o.sees(map[string]float64{`primacy_candidates{election="n"}`: 1,
+					`primacy_candidates{election="nobody"}`: 0, "-primacy_history_terms_total": 0})
+				bad.mute.Store(false)
+				time.Sleep(21 * time.Second)
+				o.sees(map[string]float64{`primacy_candidates{election="n"}`: 1,
+					`primacy_history_terms_total{election="n",reason="failed"}`: 0})
+			})
+		})
+	}
+}
+
+// muteHistory is a store that shows no history while told to: it refuses with err, or says nothing.
+type muteHistory struct {
+	*memstore.Store
+	mute atomic.Bool
+	err  error
+}
+
+func (m *muteHistory) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	if !m.mute.Load() {
+		return m.Store.Records(ctx, name, before, limit)
+	}
+	if m.err == nil {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, m.err
+}
+
 // muteLine is a store that shows no lines while told to.
 type muteLine struct {
 	*memstore.Store

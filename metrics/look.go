@@ -40,16 +40,20 @@ func (c *Collector) look(ctx context.Context, s *primacy.Session) {
 	}
 }
 
-// lookAtAll reads each line once. Where the store does not answer for one, the others wait for the next round.
+// lookAtAll reads each line once, and its history. Where the store does not answer for a line, the
+// others wait for the next round; where it does not for a history, the other histories do.
 func (c *Collector) lookAtAll(ctx context.Context, s *primacy.Session) {
+	histories := true
 	for _, name := range c.lines() {
 		limit, cancel := context.WithTimeout(ctx, c.o.LookEvery)
 		st, err := s.Election(name).State(limit)
 		var past primacy.Tally
-		if err == nil {
-			past, err = s.Election(name).Tally(limit)
-			if errors.Is(err, primacy.ErrInvalid) { // the store keeps no history
-				past.Ended, err = nil, nil
+		if err == nil && histories {
+			var unread error
+			if past, unread = s.Election(name).Tally(limit); unread != nil {
+				past.Ended = nil // what was read of it is not all
+				// Where it gives no answer, asking for each would make the lines too old to be shown.
+				histories = errors.Is(unread, primacy.ErrInvalid) || errors.Is(unread, primacy.ErrRefused)
 			}
 		}
 		cancel()

@@ -3,6 +3,7 @@ package redlockstore
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -72,9 +73,10 @@ func (c Config) fill() (Config, error) {
 }
 
 // Open returns a store over these servers, as soon as a majority has answered. Servers that do not
-// answer are waited for until ctx ends. It is an error at once when so many refuse the connection
-// that no majority is left; [driver.ErrRefused] when so many refuse the login or the permissions,
-// or when two addresses lead to one server. Caps warns of those that refuse where a majority is
+// answer are waited for until ctx ends. It is an error at once when so many refuse the connection,
+// the login or the permissions that no majority is left: [driver.ErrRefused] when those that refuse
+// the login or the permissions are so many alone, for trying again does not help then, or when two
+// addresses lead to one server. Caps warns of those that refuse either of these where a majority is
 // left.
 func Open(ctx context.Context, c Config) (*Store, error) {
 	c, err := c.fill()
@@ -85,6 +87,11 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	if err := s.await(ctx); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("redis quorum %s: %w", strings.Join(c.Addrs, ","), err)
+	}
+	for _, v := range s.servers {
+		if err := v.state(); errors.Is(err, driver.ErrRefused) {
+			s.locked = append(s.locked, err.Error())
+		}
 	}
 	return s, nil
 }

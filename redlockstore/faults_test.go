@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -324,7 +325,7 @@ func TestAServerThatRefusesTheLoginIsAMinority(t *testing.T) {
 		t.Errorf("Open took %v", d)
 	}
 	if all := strings.Join(s.Caps().Warnings, "\n"); !strings.Contains(all, secret.Addr()+": NOAUTH") ||
-		!strings.Contains(all, "does not vote; a majority does") {
+		!strings.Contains(all, "did not let us in when the store was opened; a majority did") {
 		t.Errorf("warnings: %s", all)
 	}
 	a, b := grant(t, s, "a", time.Minute), grant(t, s, "b", time.Minute)
@@ -334,6 +335,55 @@ func TestAServerThatRefusesTheLoginIsAMinority(t *testing.T) {
 	}
 	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
 		t.Errorf("Release = %v", err)
+	}
+}
+
+// Where some do not let us in and others refuse the connection, no majority is left: that is told
+// at once, like a majority that refuses the connection. It is no final refusal: those may come up.
+func TestOpenWithoutAMajorityFailsAtOnce(t *testing.T) {
+	t.Parallel()
+	servers, c := fleet(t, 3)
+	secret := redistest.Start(t, redistest.Options{Password: "open"})
+	c.Addrs[1] = secret.Addr()
+	servers[2].Kill()
+	begun := time.Now()
+	s, err := redlockstore.Open(limited(t, 30*time.Second), c)
+	if err == nil {
+		s.Close()
+		t.Fatal("opened with one server of three")
+	}
+	if errors.Is(err, driver.ErrRefused) || errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(begun) > 20*time.Second || !strings.Contains(err.Error(), servers[2].Addr()+": ") ||
+		!strings.Contains(err.Error(), secret.Addr()+": NOAUTH") {
+		t.Errorf("Open = %v after %v, want both servers named at once, and no final refusal", err, time.Since(begun))
+	}
+	servers[2].Restart()
+	open(t, c)
+}
+
+// Caps is what it was when the store was opened, whoever answers later.
+func TestCapsStayAsTheyWere(t *testing.T) {
+	t.Parallel()
+	_, c := fleet(t, 3)
+	secret := redistest.Start(t, redistest.Options{Password: "open"})
+	c.Addrs[1] = secret.Addr()
+	s := open(t, c)
+	before := s.Caps()
+	secret.Do("ACL", "SETUSER", "default", "nopass")
+	l := grant(t, s, "a", time.Minute)
+	claim(t, l, "x")
+	end := time.Now().Add(30 * time.Second)
+	for ; len(keys([]*redistest.Server{secret}, "x")) == 0; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the server that lets us in gets no calls")
+		}
+		if err := renew(t, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := s.Caps(); !reflect.DeepEqual(before, after) ||
+		!strings.Contains(fmt.Sprint(before.Warnings), secret.Addr()) {
+		t.Errorf("Caps were %+v and are %+v", before, after)
 	}
 }
 

@@ -248,7 +248,7 @@ func (v *server) wrap(err error) error {
 	}
 	if isRefusedAtOnce(err) ||
 		hasPrefix(err, "ERR The user executing the script can't", "ERR ACL failure in script") {
-		if unfit, ok := rootOf(err).(refusal); ok {
+		if unfit := refusal(""); errors.As(err, &unfit) {
 			return &serverError{v.addr, string(unfit), unfit}
 		}
 		return &serverError{v.addr, rootOf(err).Error(), driver.ErrRefused}

@@ -20,6 +20,7 @@ type Store struct {
 	servers []*server
 	ctx     context.Context // ends with Close
 	stop    context.CancelFunc
+	locked  []string       // why servers did not let us in when the store was opened
 	back    sync.WaitGroup // what runs in the background
 
 	mu      sync.Mutex
@@ -96,10 +97,8 @@ func (s *Store) Caps() driver.Caps {
 	if s.cfg.Guard < 0 {
 		warnings = append(warnings, "the guard is off: a server that comes back without its keys makes two leaders")
 	}
-	for _, v := range s.servers {
-		if err := v.state(); errors.Is(err, driver.ErrRefused) {
-			warnings = append(warnings, fmt.Sprintf("%v: this server does not vote; a majority does", err))
-		}
+	for _, why := range s.locked {
+		warnings = append(warnings, why+": this server did not let us in when the store was opened; a majority did")
 	}
 	if n := len(s.servers); n > 1 && n%2 == 0 {
 		warnings = append(warnings, fmt.Sprintf("%d servers bear the loss of no more than %d do", n, n-1))
@@ -191,6 +190,7 @@ func (s *Store) await(ctx context.Context) error {
 	for rest := false; ; {
 		up, refused, locked := 0, 0, 0
 		var last error
+		var away, shut error // of a server that refuses the connection, of one that does not let us in
 		s.mu.Lock()
 		changed := s.changed
 		s.mu.Unlock()
@@ -205,21 +205,24 @@ func (s *Store) await(ctx context.Context) error {
 				if locked++; locked > len(s.servers)-s.quorum {
 					return err
 				}
-				last = err
+				last, shut = err, err
 			case errors.Is(err, errNotReached) || isTimeout(err):
 				if refused == 0 {
 					last = err
 				}
 			default:
-				last = err
+				last, away = err, err
 				refused++
 			}
 		}
 		if up+locked == len(s.servers) || up >= s.quorum && rest {
 			return nil
 		}
-		if refused > len(s.servers)-s.quorum {
-			return last
+		switch lost := refused+locked > len(s.servers)-s.quorum; {
+		case lost && shut != nil: // no driver.ErrRefused: those that refuse the connection may come up
+			return fmt.Errorf("%w; %v", away, shut)
+		case lost:
+			return away
 		}
 		select {
 		case <-changed:

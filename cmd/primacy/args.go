@@ -104,7 +104,7 @@ func misspelt(root *cobra.Command, environ []string) (warnings []string) {
 		if !ours || service || known {
 			continue
 		}
-		if meant := near.Word(rest, names); meant != "" {
+		if meant := near.Word(rest, names); meant != "" && !slices.Contains(setBesideFlags, variable(meant)) {
 			warnings = append(warnings, fmt.Sprintf("%s is set, and means nothing here%s", clean(key),
 				hint(variable(meant))))
 		}

@@ -22,6 +22,7 @@ type contest struct {
 	slots int           // as in primacy.Entry: 0 is exclusive
 	try   bool          // win or give up at once
 	wait  time.Duration // give up after so long; 0: never
+	spent time.Duration // of wait, before this process stood
 	late  int           // the exit code then
 
 	has, right, missed string
@@ -40,7 +41,7 @@ func (c *contest) limited(ctx context.Context, answer time.Duration) (context.Co
 	case c.try: // the answer takes one round trip
 		return context.WithTimeoutCause(ctx, answer, errNoAnswer)
 	case c.wait > 0:
-		return context.WithTimeoutCause(ctx, c.wait, errWaited)
+		return context.WithTimeoutCause(ctx, c.wait-c.spent, errWaited)
 	}
 	return ctx, func() {}
 }

@@ -38,14 +38,14 @@ func waitAfterCrashes(ctx context.Context, r *runner) error {
 	}
 	r.say("%s failed on this host %d %s in a row, soon after its start: %s; it stands again in %v (--backoff)",
 		clean(r.name), n, plural(n, "time", "times"), clean(last.Text), wait.Round(time.Millisecond))
-	r.report(event{Event: "backoff", WaitMS: wait.Milliseconds()})
+	waitMS := wait.Milliseconds()
+	r.report(event{Event: "backoff", WaitMS: &waitMS})
 	if r.wait > 0 && r.wait <= wait {
 		pause(ctx, r.wait)
 		return errWaited
 	}
-	if pause(ctx, wait); r.wait > 0 {
-		r.wait -= wait
-	}
+	pause(ctx, wait)
+	r.spent = wait
 	return nil
 }
 

@@ -55,6 +55,18 @@ func TestCrashesThatCount(t *testing.T) {
 	}
 }
 
+// Who waits after a crash says so to the service manager, which would end it as one that does not
+// start.
+func TestTheServiceManagerIsToldOfTheBackoff(t *testing.T) {
+	w := newWorld(t)
+	m, in := newServiceManager(w)
+	in.start("run", "--id", "me", "--backoff", "1s", "n", "sh", "-c", "exit 1").ends(1)
+	in.start("run", "--id", "me", "--backoff", "1s", "--wait", "60s", "n", "sh", "-c", "exit 1").ends(1).
+		tells("n failed on this host 1 time in a row")
+	m.hears("STATUS=the command failed soon after its start; stands again in ")
+	m.hears("EXTEND_TIMEOUT_USEC=")
+}
+
 func TestALoopIsOneLine(t *testing.T) {
 	var all []primacy.TermRecord
 	at := time.Date(2026, 11, 22, 2, 0, 0, 0, time.UTC)
@@ -65,7 +77,7 @@ func TestALoopIsOneLine(t *testing.T) {
 		r.To = r.From.Add(20 * time.Millisecond)
 		switch i {
 		case 3: // somebody asked for that one
-			r.Reason, r.By = primacy.Resigned, "ann@ops"
+			r.Reason, r.By = primacy.Resigned, "root@web-9"
 		case 49:
 			r.Text = "the command ended with status 2"
 		}
@@ -77,7 +89,7 @@ func TestALoopIsOneLine(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	if len(lines) != 4 || !strings.Contains(lines[1], "98..100") || !strings.Contains(lines[1], "status 1 ×3") ||
-		!strings.Contains(lines[2], "ann@ops") || !strings.Contains(lines[3], "52..96") ||
+		!strings.Contains(lines[2], "root@web-9") || !strings.Contains(lines[3], "52..96") ||
 		!strings.Contains(lines[3], "web-1, web-2") || !strings.Contains(lines[3], "status 1 ×45") {
 		t.Errorf("%s", b.String())
 	}

@@ -51,7 +51,7 @@ type crontab struct {
 func cronCommand(a *app) *cobra.Command {
 	t := &crontab{app: a, one: cron.DefaultJob()}
 	c := &cobra.Command{
-		Use: "cron [flags] -f FILE | NAME SPEC [--] COMMAND [ARG...]",
+		Use: "cron [flags] -f FILE | NAME SPEC -- COMMAND [ARG...]",
 
 		DisableFlagsInUseLine: true,
 		Annotations:           map[string]string{stays: "yes"},

@@ -221,7 +221,7 @@ func printRuns(a *app, runs []cron.RunInfo) error {
 		note := clean(r.Text)
 		switch {
 		case r.Count > 0:
-			note = fmt.Sprintf("%d scheduled times up to %s", r.Count, when(r.Upto))
+			note = fmt.Sprintf("%d scheduled %s up to %s", r.Count, plural(r.Count, "time", "times"), when(r.Upto))
 		case r.Afterword != "":
 			note = "reported late: " + clean(r.Afterword)
 		case r.CatchUp && note == "":

@@ -35,7 +35,7 @@ type event struct {
 	Hook      string         `json:"hook,omitempty"`
 	PID       int            `json:"pid,omitempty"`
 	Status    *int           `json:"status,omitempty"`
-	WaitMS    int64          `json:"wait_ms,omitempty"`
+	WaitMS    *int64         `json:"wait_ms,omitempty"`
 	TookMS    int64          `json:"took_ms,omitempty"`
 	Remaining int64          `json:"remaining_ms,omitempty"`
 	Dropped   uint64         `json:"dropped,omitempty"` // lines before this one that nobody took in time
@@ -241,7 +241,7 @@ func (l *eventLog) close() {
 	lost := l.lost + uint64(len(l.waiting))
 	l.mu.Unlock()
 	if lost > 0 {
-		l.say("warning: --events %s: %d events were lost", l.to, lost)
+		l.say("warning: --events %s: %d %s lost", l.to, lost, plural(int(lost), "event was", "events were"))
 	}
 }
 

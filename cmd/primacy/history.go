@@ -22,7 +22,7 @@ func historyCommand(a *app) *cobra.Command {
 		Long: `Show the last terms of an election, the newest first: token, leader, from when to when, how long,
 for how long nobody led before it, why it ended and who asked for that. Each leader writes its own terms into
 the store. Where nobody could write an end (killed, or cut off for good) bounds are shown: <= is at the latest,
-or at most. Short terms in a row that ended for the same reason are one line, with their number: x43. Times are
+or at most. Short terms in a row that ended for the same reason are one line, with their number: ×43. Times are
 of the leaders' own wall clocks. Locks have no history. With -o json every term has its own entry. Exit 1 if
 nothing is known of NAME.`,
 		Args: oneName,
@@ -55,7 +55,7 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 		return err
 	}
 	if n := s.Stats().Unreadable; n > 0 {
-		a.say("warning: %d records of %s cannot be read and are left out", n, clean(name))
+		a.say("warning: %d %s of %s left out: unreadable", n, plural(int(n), "record", "records"), clean(name))
 	}
 	switch {
 	case a.output != "table":

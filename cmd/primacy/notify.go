@@ -50,6 +50,10 @@ func (m *manager) notified(e event) {
 	case "candidate":
 		m.leads = ""
 		lines = append(m.readyFor("candidate"), m.waits())
+	case "backoff":
+		d := time.Duration(*e.WaitMS) * time.Millisecond
+		lines = []string{sdnotify.ExtendTimeout(d + time.Minute), sdnotify.Status(fmt.Sprintf(
+			"the command failed soon after its start; stands again in %v", d.Round(time.Second)))}
 	case "elected":
 		m.leads = fmt.Sprintf("%s of %s, token %s, since %s", m.r.role, e.Election, e.Token,
 			time.Now().Format(time.RFC3339))

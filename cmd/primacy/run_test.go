@@ -37,7 +37,7 @@ func TestTheCommandsOwnStatusPasses(t *testing.T) {
 		{[]string{"--", "echo", "--", "--ttl", "-q"}, 0, "-- --ttl -q\n"},
 		{[]string{"echo", "--", "--help"}, 0, "-- --help\n"},
 	} {
-		p := w.start(append([]string{"run", "--quiet", "n"}, c.command...)...).ends(c.code)
+		p := w.start(append([]string{"run", "--quiet", "--backoff", "0", "n"}, c.command...)...).ends(c.code)
 		if p.out.String() != c.out || p.err.String() != "" {
 			t.Errorf("%v: stdout %q, stderr %q; want %q and nothing", p, p.out.String(), p.err.String(), c.out)
 		}

@@ -111,11 +111,21 @@ func (s *server) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	st, closeStore, err := s.openStore(ctx)
+	// Nobody reads signals yet, and the store may not answer for a while.
+	opening, opened := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	st, closeStore, err := s.openStore(opening)
+	stopped := opening.Err() != nil
+	opened()
+	if stopped && err != nil {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	defer closeStore()
+	if stopped {
+		return nil
+	}
 	// two terms of a name could not be told apart by those who hold them
 	if caps := st.Caps(); caps.Token == driver.TokenNone {
 		return fmt.Errorf("serve: %s has no tokens, by which clients say what they hold: use another store", caps.Store)

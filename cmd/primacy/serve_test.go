@@ -298,6 +298,13 @@ func TestServeWhatCannotWork(t *testing.T) {
 	w.start("serve", "-q", "--timeout", "1s", "--store", "etcd://127.0.0.1:1").ends(exitUnreachable).inOneLine()
 }
 
+// A signal ends it also while it waits for the store.
+func TestServeStopsWhileItWaitsForTheStore(t *testing.T) {
+	w := newWorld(t)
+	w.start("serve", "--socket", filepath.Join(w.dir, "s"), "--store", "etcd://127.0.0.1:1").
+		tells("waiting for the store").signal(syscall.SIGTERM).ends(0)
+}
+
 // A socket that the service manager opened is served, and what it passes to us we pass to nobody.
 func TestServeOnASocketThatIsPassedIn(t *testing.T) {
 	w := newWorld(t)

@@ -91,10 +91,12 @@ func (r *runner) stand(ctx context.Context) (term *primacy.Term, err error) {
 		began := time.Now()
 		limited, cancel := r.limited(ctx, r.timeout)
 		term, err = r.win(limited, r.session)
+		r.spent = 0
 		cancel() // from the win on the contest's time limit does not count
 		if err == nil {
 			r.current.Store(term)
-			r.report(event{Event: "elected", Token: term.Token(), WaitMS: time.Since(began).Milliseconds()})
+			waited := time.Since(began).Milliseconds()
+			r.report(event{Event: "elected", Token: term.Token(), WaitMS: &waited})
 		}
 		end() // nothing of the standby is left
 		if err == nil {

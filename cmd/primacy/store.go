@@ -122,7 +122,9 @@ func (a *app) wrongServer(ctx context.Context) error {
 	for _, host := range speaks.Hosts(a.store) {
 		what := ""
 		switch got := speaks.At(ctx, host); {
-		case got == "", got == want && !open.Secure(scheme), got == speaks.TLS && open.Secure(scheme):
+		// PostgreSQL's URL says by sslmode whether it is TLS, and not by its scheme.
+		case got == "", got == want && !open.Secure(scheme),
+			got == speaks.TLS && (open.Secure(scheme) || want == speaks.PostgreSQL):
 			continue
 		case got == want:
 			what = fmt.Sprintf("%s speaks %s without TLS: use %s%s://", host, got, strings.TrimSuffix(kind, "s"), form)
@@ -284,8 +286,9 @@ func devCommand(a *app) *cobra.Command {
 		Short: "Run a store on this machine, for trying things out",
 		Long: `Run the embedded store in the foreground and print the PRIMACY_STORE that others on this machine
 use: this program, and what is built with the library (open.Open). With COMMAND: run it with
-PRIMACY_STORE set, and stop the store when it ends. Only this user can reach the store. It is gone when
-dev ends: for a store that goes on in the next process, give all of them embedded:DIR instead.`,
+PRIMACY_STORE set, and stop the store when it ends. Only this user can reach the store, and only
+while dev runs; what it holds stays in its folder. For a store that goes on in the next process, give all of them
+embedded:DIR instead.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runDev(cmd.Context(), a, args) },
 	}
 	c.Flags().SetInterspersed(false)
@@ -310,6 +313,10 @@ func runDev(ctx context.Context, a *app, args []string) error {
 	}
 	defer node.Close()
 	store, err := reachable(openCtx, node)
+	said := ", in Go open.Open its URL"
+	if errors.Is(err, open.ErrURL) { // the path is too long for a socket: this program finds it by its folder
+		store, said, err = embeddedScheme+dir, "", nil
+	}
 	if err != nil {
 		return err
 	}
@@ -317,8 +324,7 @@ func runDev(ctx context.Context, a *app, args []string) error {
 		return runWithStore(ctx, a, store, args)
 	}
 	fmt.Fprintf(a.stdout, "PRIMACY_STORE=%s\n", store)
-	a.say("the store runs in this process; others on this machine: export the line above, in Go open.Open its URL. " +
-		"Stop with ^C.")
+	a.say("the store runs in this process; others on this machine: export the line above%s. Stop with ^C.", said)
 	<-ctx.Done()
 	return nil
 }

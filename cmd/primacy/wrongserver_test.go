@@ -141,7 +141,8 @@ func TestAMinorityThatRefusesIsTold(t *testing.T) {
 		addrs = append(addrs, redistest.Start(t, redistest.Options{Password: password}).Addr())
 	}
 	quorum := "redis+quorum://" + strings.Join(addrs, ",") + "?guard=off"
-	told := "warning: " + addrs[1] + ": NOAUTH Authentication required.: this server does not vote; a majority does"
+	told := "warning: " + addrs[1] +
+		": NOAUTH Authentication required.: this server did not let us in when the store was opened; a majority did"
 	w.eventually("it is told", func() bool { // a server that answers after the first moment is told by nobody
 		p := w.start("run", "--id", "me", "--store", quorum, "n", "true").ends(0).complains("primacy: me leads n\n")
 		if strings.Contains(p.err.String(), "token 0") {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"unicode"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc/codes"
@@ -70,7 +72,7 @@ func TLSReason(err error) string {
 	if st.Code() != codes.Unavailable {
 		return ""
 	}
-	msg := st.Message()
+	msg := undressed(st.Message())
 	for _, mark := range []string{"x509: ", "tls: "} {
 		// The last mark is the innermost reason: "tls: failed to verify certificate: x509:
 		// certificate has expired".
@@ -121,11 +123,15 @@ func Text(err error) string {
 	return undressed(err.Error())
 }
 
-// undressed takes gRPC's frame off what the network said.
+// undressed takes gRPC's frame off what the network said. Gone with it are the backslashes that
+// gRPC puts before quotes; those of a line break stay, or the text would be two lines.
 func undressed(s string) string {
-	rest, framed := strings.CutPrefix(s, `connection error: desc = "`)
+	quoted, framed := strings.CutPrefix(s, "connection error: desc = ")
 	if framed {
-		s = strings.TrimSuffix(rest, `"`)
+		s = strings.TrimSuffix(strings.TrimPrefix(quoted, `"`), `"`)
+		if plain, err := strconv.Unquote(quoted); err == nil && !strings.ContainsFunc(plain, unicode.IsControl) {
+			s = plain
+		}
 	}
 	return strings.TrimPrefix(s, "transport: Error while dialing: ")
 }

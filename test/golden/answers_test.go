@@ -76,7 +76,10 @@ func TestVerbs(t *testing.T) {
 	does("resign", "resign", "billing", "--reason", "deploy", "--id", "ops", "-o", "json")
 	b.is("exit code of a leader that was asked to resign", func() string { return fmt.Sprint(second.ends()) })
 	third := w.start("run", "--id", "web-3", "billing", "--", "sh", "-c", obeys).prints("up")
-	w.eventually("its term is recorded", func() bool { return strings.Contains(w.say("history", "billing", "-o", "json"), "web-3") })
+	w.eventually("its term is recorded", func() bool {
+		newest, _, _ := strings.Cut(w.say("history", "billing", "-o", "ndjson"), "\n")
+		return strings.Contains(newest, `"web-3"`) && strings.Contains(newest, `"from"`)
+	})
 	third.cmd.Process.Signal(syscall.SIGKILL)
 	third.ends()
 	fourth := w.start("run", "--id", "web-4", "billing", "--", "sh", "-c", obeys).prints("up")

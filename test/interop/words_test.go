@@ -87,7 +87,7 @@ func (w *world) statusSays(first, second, third *role, leader primacy.Entry) {
 	rows := strings.Split(w.status(lineName), "\n")
 	rest := rows
 	for _, want := range [][]string{
-		{"leader or lock holder", "another program", fmt.Sprint(first.claim.rev), fmt.Sprintf("%x", first.claim.lease)},
+		{"lead", "another program", fmt.Sprint(first.claim.rev), fmt.Sprintf("%x", first.claim.lease)},
 		{"waits 1", second.id, fmt.Sprint(second.claim.rev)},
 		{"waits 2", "another program", fmt.Sprint(third.claim.rev), fmt.Sprintf("%x", third.claim.lease)},
 	} {

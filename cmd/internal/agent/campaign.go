@@ -213,7 +213,7 @@ func (c *contest) lose(err error) {
 
 func (c *contest) send(l line) bool {
 	l.Name, l.ID = c.name, c.session.ID()
-	return c.s.send(l.Event, "", l)
+	return c.s.send(l.Event, l)
 }
 
 // resignNow gives back what nobody has been told of.

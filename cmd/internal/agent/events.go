@@ -69,11 +69,11 @@ func (a *Agent) events(w http.ResponseWriter, r *http.Request, name string) {
 		if s.sse {
 			return s.write([]byte(": alive\n\n"))
 		}
-		return s.send("alive", "", event{Event: "alive"})
+		return s.send("alive", event{Event: "alive"})
 	}
 	if errors.Is(follow(r, a.stopped, nil, nil, states.Changed(), aliveEvery, send, alive), errStopping) {
 		p := stopping.Problem("ask another one, or again in a moment")
-		s.send("ended", "", event{Event: "ended", Problem: &p})
+		s.send("ended", event{Event: "ended", Problem: &p})
 	}
 }
 

@@ -133,7 +133,7 @@ func (k *keeper) freeze(why shown.Ending) {
 
 // tell sends a line, and looks at the connection where that fails.
 func (k *keeper) tell(l line) {
-	if k.s == nil || k.s.err != nil || k.s.send(l.Event, "", l) || k.gone == nil {
+	if k.s == nil || k.s.err != nil || k.s.send(l.Event, l) || k.gone == nil {
 		return
 	}
 	select { // what ended it is known in a moment, if it was the peer

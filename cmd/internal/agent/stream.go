@@ -58,10 +58,10 @@ func wantsSSE(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
 }
 
-// send writes one event. It says whether the client may have got it; after a failure nothing is
-// sent any more.
-func (s *stream) send(event, id string, v any) bool {
-	b, err := encode(s.sse, event, id, v)
+// send writes one event, which has no number in the stream. It says whether the client may have got
+// it; after a failure nothing is sent any more.
+func (s *stream) send(event string, v any) bool {
+	b, err := encode(s.sse, event, "", v)
 	if err != nil {
 		s.err = err
 		return false

@@ -86,6 +86,7 @@ type topic[T any] struct {
 	again   context.CancelFunc // ends this turn
 	idle    *time.Timer        // ends the topic, while there are no readers
 	over    bool               // nobody joins it any more
+	untold  bool               // latest is an error after another one: told only if the observer ends with it
 }
 
 // Reader is told what there is to know of a name. It is for one goroutine.
@@ -162,6 +163,12 @@ func (h *Hub[T]) run(t *topic[T]) {
 		if ctx.Err() == nil { // by itself
 			h.mu.Lock()
 			h.endLocked(t)
+			if t.untold {
+				t.version++
+				for r := range t.readers {
+					r.wake()
+				}
+			}
 			h.mu.Unlock()
 		}
 		cancel()
@@ -188,6 +195,9 @@ func (h *Hub[T]) tell(t *topic[T], v T, err error) {
 	case behind:
 	case old == nil, (old.Err == nil) != (err == nil), err == nil && !h.src.Same(old.Value, v):
 		t.version++
+		t.untold = false
+	default:
+		t.untold = err != nil
 	}
 	t.told = t.turn
 	if t.wanted > t.turn {

@@ -313,6 +313,32 @@ func TestAnObserverThatEndsByItself(t *testing.T) {
 	})
 }
 
+// The store does not answer, and then refuses: the second error ends the observer, and is told.
+func TestAnObserverThatEndsAfterAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, down, refused := newStore(10), errors.New("unreachable"), errors.New("refused")
+		h := s.hub()
+		defer h.Close()
+		r := h.Join("n")
+		defer r.Close()
+		wait(t, r)
+		s.set(10, down)
+		if n := wait(t, r); n.Err != down {
+			t.Fatalf("got %+v", n)
+		}
+		s.set(10, errors.New("another way of not answering"))
+		quiet(t, r)
+		s.mu.Lock()
+		s.over = refused
+		s.mu.Unlock()
+		s.set(10, down)
+		if n := wait(t, r); n.Err != refused {
+			t.Fatalf("got %+v", n)
+		}
+		quiet(t, r)
+	})
+}
+
 // Else a renewal waits until all have written, and on a busy machine for longer.
 func TestAHubRestsBetweenReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
