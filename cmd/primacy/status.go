@@ -84,17 +84,17 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	if a.output != "table" {
 		return writeStates(a, states, sinces(ctx, s, states))
 	}
-	left, more := deserted(ctx, s, st, prefix, states)
+	led := sinces(ctx, s, states) // before the rest, which may take all the time there is
+	left := deserted(ctx, s, st, prefix, states)
 	if len(states) == 0 {
 		start := ""
-		if len(left) == 0 {
+		if len(left.last) == 0 {
 			start = ". Start one: primacy run NAME -- COMMAND"
 		}
 		fmt.Fprintf(a.stdout, "nobody leads or waits%s%s\n", below(prefix), start)
-		return printDeserted(a, left, more)
+		return left.print(a)
 	}
 	rows := [][]string{{"NAME", "LEADER", "SINCE", "TOKEN", "WAITING", "VALUE"}}
-	led := sinces(ctx, s, states)
 	for i, st := range states {
 		token, value := "-", "-"
 		if st.Leader != nil {
@@ -105,7 +105,7 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	if err := table(a.stdout, rows...); err != nil {
 		return err
 	}
-	if err := printDeserted(a, left, more); err != nil {
+	if err := left.print(a); err != nil {
 		return err
 	}
 	printAsOf(a, states[0].AsOf, st.Caps().Store, states[0].Revision)
@@ -115,33 +115,60 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 // recent is for how long a name is listed that nobody stands for any more.
 const recent = 24 * time.Hour
 
-// deserted returns the terms of the elections below prefix that are not in states: nobody stands
-// for them, and somebody led them within the last day. More is how many names were not looked at.
-func deserted(ctx context.Context, s *primacy.Session, st driver.Store, prefix string, states []primacy.State) (
-	left []terms, more int,
-) {
+// leftAlone is what somebody led within the last day, and nobody stands for now.
+type leftAlone struct {
+	last   []terms // of each name: its last term, or the loop that it ended
+	more   int     // names that were not looked at
+	unread int     // names whose history was not read, or not as far as it should be
+	err    error   // the first of those
+}
+
+// deserted looks for the elections below prefix that are not in states.
+func deserted(ctx context.Context, s *primacy.Session, st driver.Store, prefix string, states []primacy.State,
+) (left leftAlone) {
 	j, ok := st.(driver.Journal)
 	if !ok || st.Caps().Token == driver.TokenNone {
-		return nil, 0
+		return left
 	}
 	names, err := j.Journals(ctx, termJournals+prefix)
 	if err != nil {
-		return nil, 0 // the list says who stands, at least
+		return leftAlone{err: err}
 	}
 	names = slices.DeleteFunc(names, func(journal string) bool {
 		return slices.ContainsFunc(states, func(st primacy.State) bool { return termJournals+st.Name == journal })
 	})
-	more = max(0, len(names)-maxSince)
-	all := make([]terms, len(names)-more)
+	left.more = max(0, len(names)-maxSince)
+	all, errs := make([]terms, len(names)-left.more), make([]error, len(names)-left.more)
 	eachOf(len(all), func(i int) {
-		all[i], _ = s.Election(strings.TrimPrefix(names[i], termJournals)).History(ctx, loopTerms)
+		all[i], errs[i] = lastLed(ctx, s.Election(strings.TrimPrefix(names[i], termJournals)))
 	})
-	for _, past := range all {
-		if len(past) > 0 && time.Since(lastSeen(past[0])) < recent {
-			left = append(left, past)
+	for i, past := range all {
+		if errs[i] != nil {
+			left.unread++
+			left.err = cmp.Or(left.err, errs[i])
+		}
+		if len(past) > 0 {
+			left.last = append(left.last, past)
 		}
 	}
-	return left, more
+	return left
+}
+
+// lastLed returns the last term of an election, or the loop that it ended; none if it is not
+// recent. A long history is read only where there may be a loop: nearly always one term is enough.
+func lastLed(ctx context.Context, e *primacy.Election) (terms, error) {
+	past, err := e.History(ctx, 1)
+	if err != nil || len(past) == 0 || time.Since(lastSeen(past[0])) >= recent {
+		return nil, err
+	}
+	if !loops(past[0]) {
+		return past, nil
+	}
+	long, err := e.History(ctx, loopTerms)
+	if err != nil || len(long) == 0 {
+		return past, err
+	}
+	return alike(long)[0], nil
 }
 
 // lastSeen is when a term ended, or the last that is known of it.
@@ -149,11 +176,10 @@ func lastSeen(r primacy.TermRecord) time.Time {
 	return slices.MaxFunc([]time.Time{r.From, r.To, r.ToAfter}, time.Time.Compare)
 }
 
-func printDeserted(a *app, left []terms, more int) error {
-	if len(left) > 0 {
+func (l leftAlone) print(a *app) error {
+	if len(l.last) > 0 {
 		rows := [][]string{{"NAME", "LED BY", "TOKEN", "ENDED", "WHY"}}
-		for _, past := range left {
-			g := alike(past)[0]
+		for _, g := range l.last {
 			row := g.row()
 			rows = append(rows, []string{clean(g[0].Name), row[1], row[0], clock(g[0].To), row[6]})
 		}
@@ -162,8 +188,16 @@ func printDeserted(a *app, left []terms, more int) error {
 			return err
 		}
 	}
-	if more > 0 {
-		fmt.Fprintf(a.stdout, "%d more names have a history: give a PREFIX\n", more)
+	switch {
+	case l.unread > 0:
+		fmt.Fprintf(a.stdout, "the history of %d %s could not be read, or not whole: %s\n", l.unread,
+			plural(l.unread, "name", "names"), oneLine(l.err))
+	case l.err != nil:
+		fmt.Fprintf(a.stdout, "what was led in the last day could not be read: %s\n", oneLine(l.err))
+	}
+	if l.more > 0 {
+		fmt.Fprintf(a.stdout, "%d more %s a history: give a PREFIX\n", l.more,
+			plural(l.more, "name has", "names have"))
 	}
 	return nil
 }

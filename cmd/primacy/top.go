@@ -137,7 +137,8 @@ func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
 			periods, err := s.Election(name).History(ctx, limit)
 			var terms []top.Term
 			for _, r := range periods {
-				t := top.Term{Token: r.Token, From: r.From, To: r.To, ToAfter: r.ToAfter, ID: r.ID}
+				t := top.Term{Token: r.Token, From: r.From, To: r.To, ToAfter: r.ToAfter, ID: r.ID,
+					Reason: r.Reason, By: r.By}
 				if r.Reason != primacy.Leads {
 					t.Why = why(r)
 				}

@@ -36,6 +36,9 @@ func TestFiguresOfClients(t *testing.T) {
 }
 
 func TestMain(m *testing.M) {
+	if path := os.Getenv(strangerOn); path != "" {
+		os.Exit(stranger(path))
+	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == fmt.Sprint(runtime.GOMAXPROCS(0)) {
 		_ = f.Value.Set("12") // they mostly wait

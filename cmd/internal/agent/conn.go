@@ -21,15 +21,16 @@ type conn struct {
 	local bool // both ends are on this machine: what ends it is one of them
 	ended atomic.Pointer[error]
 
-	door    *door // by which it came; nil: another server's
-	refused bool  // it is one too many
+	door    *door         // by which it came; nil: another server's
+	counted *atomic.Int64 // of the door, until it is closed; nil: nowhere
+	refused bool          // it is one too many
 	left    sync.Once
 }
 
 // Close implements [net.Conn].
 func (c *conn) Close() error {
-	if c.door != nil {
-		c.left.Do(func() { c.door.conns.Add(-1) })
+	if c.counted != nil {
+		c.left.Do(func() { c.counted.Add(-1) })
 	}
 	return c.Conn.Close()
 }

@@ -9,11 +9,13 @@ import (
 
 // door counts who has come in by one listener. What is open at one takes no room from another: any
 // user of the machine can fill a port of loopback, and the owner still campaigns on his socket.
+// Where others can reach the socket too, those who may not use it take no room from those who may.
 type door struct {
-	addr                    string
-	most                    int // connections; 0: any number
-	conns, clients, streams atomic.Int64
-	accepted                int // by the one goroutine that accepts
+	addr                               string
+	most                               int                // connections; 0: any number
+	admits                             func(uid int) bool // whether a user may use the unix socket; nil: all may
+	conns, strangers, clients, streams atomic.Int64
+	accepted                           int // by the one goroutine that accepts
 }
 
 // perDoor are the kinds of requests that stay, each with a limit of its own at each door.
@@ -34,7 +36,8 @@ var (
 // not stay have 250 of their own.
 func ConnsFor(clients, streams int) int { return clients + streams + 250 }
 
-// refusedConns is how many connections over the limit are told so; further ones are closed.
+// refusedConns is how many connections over the limit are told so, and how many of users who may
+// not use the socket; further ones are closed.
 const refusedConns = 50
 
 // listener makes a conn of each connection.
@@ -57,18 +60,28 @@ func (l listener) Accept() (net.Conn, error) {
 		if l.door.accepted++; l.door.accepted%acceptedAtOnce == 0 {
 			time.Sleep(time.Millisecond)
 		}
-		n := int(l.door.conns.Add(1))
-		if l.door.most > 0 && n > l.door.most+refusedConns {
-			l.door.conns.Add(-1)
-			_ = nc.Close()
-			continue
-		}
-		c := &conn{Conn: nc, uid: -1, door: l.door, refused: l.door.most > 0 && n > l.door.most}
+		c := &conn{Conn: nc, uid: -1, door: l.door}
 		if !l.plain {
 			c.know(nc)
 		}
+		if !l.door.takes(c) {
+			_ = c.Close()
+			continue
+		}
 		return c, nil
 	}
+}
+
+// takes counts a connection, and says whether it is kept, if only to be told why it is refused.
+func (d *door) takes(c *conn) bool {
+	if c.unix && d.admits != nil && !d.admits(c.uid) {
+		c.counted = &d.strangers
+		return d.strangers.Add(1) <= refusedConns
+	}
+	c.counted = &d.conns
+	over := int(d.conns.Add(1)) - d.most
+	c.refused = d.most > 0 && over > 0
+	return d.most == 0 || over <= refusedConns
 }
 
 // Limit closes what comes to l above so many connections at once, where no answer can tell why.

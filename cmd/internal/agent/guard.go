@@ -23,7 +23,7 @@ var crossOrigin = http.NewCrossOriginProtection()
 func (g guard) admits(w http.ResponseWriter, r *http.Request) bool {
 	c := connOf(r)
 	if c != nil && c.unix {
-		if c.uid != 0 && c.uid != os.Getuid() && !slices.Contains(g.uids, c.uid) {
+		if !g.admitsUser(c.uid) {
 			peerRefused.Write(w, "user %d may not use this socket; it is for user %d (see --allow-uid)", c.uid,
 				os.Getuid())
 			return false
@@ -42,6 +42,11 @@ func (g guard) admits(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	return false
+}
+
+// admitsUser says whether a user may use the unix socket.
+func (g guard) admitsUser(uid int) bool {
+	return uid == 0 || uid == os.Getuid() || slices.Contains(g.uids, uid)
 }
 
 // reads says whether a page of another site reads: it sees nothing of the answer, but each stream

@@ -196,6 +196,9 @@ func (s Secured) Check(l net.Listener) error {
 // end means something.
 func (s Secured) Serve(l net.Listener, h http.Handler, logger *log.Logger) (*http.Server, <-chan error) {
 	d := &door{addr: l.Addr().String(), most: s.Conns}
+	if a, ok := h.(*Agent); ok {
+		d.admits = a.guard.admitsUser
+	}
 	var own net.Listener = listener{l, d, false}
 	if _, ok := l.Addr().(*net.TCPAddr); ok && s.TLS != nil {
 		own = tls.NewListener(own, s.TLS)

@@ -140,6 +140,12 @@ func (t *track) wasLed(now time.Time) bool {
 // recorded says whether anybody wrote it down: who leads at present is told without.
 func (t Term) recorded() bool { return !t.From.IsZero() || !t.To.IsZero() }
 
+// finished says whether the last leader gave it up by itself. Terms that were read while somebody
+// led do not say how the last one ended.
+func (t *track) finished() bool {
+	return t.read && t.termErr == nil && t.readToken == 0 && len(t.terms) > 0 && t.terms[0].finished()
+}
+
 // reckon finds since when the leader leads and how often it changed, as of now, from what was
 // recorded and what was seen.
 func (t *track) reckon(r *row, now time.Time) {
@@ -151,6 +157,7 @@ func (t *track) reckon(r *row, now time.Time) {
 	}
 	if t.state.Leader == nil {
 		r.since = t.gone
+		r.done = t.finished()
 	}
 	for _, term := range t.terms {
 		if term.Why != "" {

@@ -20,7 +20,7 @@ const (
 	flapping                 // the leader changed too often
 	expiring                 // the lease is nearly over: its renewals fail
 	fine
-	free // nobody stands where somebody did: a lock, for all we know
+	free // nobody stands, and nothing is wrong: a lock, or work that came to its end
 )
 
 // What counts as trouble.
@@ -75,8 +75,13 @@ type Term struct {
 	From, To time.Time // To is zero while it leads, and where nobody recorded the end
 	ToAfter  time.Time // then it led at this instant; zero: not known
 	ID       string
+	Reason   primacy.Reason
+	By       string // who asked for its end
 	Why      string // it ended, in words; empty while it leads
 }
+
+// finished says whether its leader gave it up by itself, as work does that came to its end.
+func (t Term) finished() bool { return t.Reason == primacy.Resigned && t.By == "" }
 
 // row is one election or lock as it is shown.
 type row struct {
@@ -84,6 +89,7 @@ type row struct {
 	state   primacy.State
 	health  health
 	elected bool      // terms of it were recorded: an election, no lock
+	done    bool      // nobody leads, and the last who did gave it up by himself
 	since   time.Time // when its leader won; zero: not known
 	before  time.Time // where since is not known: it led at that instant already
 	changes int       // of the leader within the window
@@ -141,7 +147,7 @@ func (r *row) judge() {
 	switch {
 	case r.state.Leader == nil && r.waiting() > 0:
 		r.health = leaderless
-	case r.state.Leader == nil && r.elected:
+	case r.state.Leader == nil && r.elected && !r.done:
 		r.health = deserted
 	case r.state.Leader == nil:
 		r.health = free

@@ -67,15 +67,26 @@ func (w *watcher) readAll(ctx context.Context) {
 			}
 		})
 	}
-	left := snapHistories
-	for name := range w.tracks {
-		if w.recorded[name] && left > 0 && ctx.Err() == nil {
-			left--
-			names <- name
+	for _, n := range w.withRecords(snapHistories) {
+		if ctx.Err() == nil {
+			names <- n
 		}
 	}
 	close(names)
 	wg.Wait()
+}
+
+// withRecords returns at most so many names with recorded terms. The maps are not read any more
+// when it returns: those who read histories write to them.
+func (w *watcher) withRecords(most int) (names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for n := range w.tracks {
+		if w.recorded[n] && len(names) < most {
+			names = append(names, n)
+		}
+	}
+	return names
 }
 
 // Row returns what the page shows of an entry in text: leader, since, waiting, changes and lease.

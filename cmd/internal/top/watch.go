@@ -240,7 +240,7 @@ func (w *watcher) takeRecorded(names []string, now time.Time) {
 	w.asked = now
 	for _, n := range names {
 		if w.tracks[n] == nil && !w.old[n] && len(w.tracks) < mostUnseen {
-			w.tracks[n] = &track{state: primacy.State{Name: n}, first: now, gone: now, unseen: true}
+			w.tracks[n] = &track{state: primacy.State{Name: n, AsOf: now}, first: now, gone: now, unseen: true}
 		}
 		if w.tracks[n] != nil {
 			w.recorded[n] = true

@@ -263,3 +263,66 @@ func TestNamesThatNobodyStandsForAnyMore(t *testing.T) {
 		t.Errorf("the old one was read %d times", reads["old"])
 	}
 }
+
+// Those who read histories note which names have records, while the next names are handed out: with
+// the race detector this fails where the maps are read without the lock, and in production the
+// process ended.
+func TestASnapshotReadsManyHistoriesAtOnce(t *testing.T) {
+	names := make([]string, mostUnseen)
+	for i := range names {
+		names[i] = fmt.Sprintf("n-%03d", i)
+	}
+	terms := []Term{{Token: 3, From: time.Now().Add(-time.Hour), To: time.Now(), Why: "failed"}}
+	src := Source{
+		List:     func(context.Context) ([]primacy.State, error) { return nil, nil },
+		Recorded: func(context.Context) ([]string, error) { return names, nil },
+		History:  func(context.Context, string, int) ([]Term, error) { return terms, nil },
+	}
+	for range 20 {
+		before := time.Now()
+		all, _, err := Snapshot(t.Context(), src)
+		if err != nil || len(all) != len(names) {
+			t.Fatalf("%d entries: %v", len(all), err)
+		}
+		if at := all[0].State.AsOf; at.Before(before) || at.After(time.Now()) {
+			t.Fatalf("a name that nobody stands for is as of %v", at)
+		}
+	}
+}
+
+// Work that came to its end is no trouble, whether anybody watched it or not: a task that runs once
+// would otherwise be the worst on the page for a day.
+func TestWorkThatCameToItsEndIsNoTrouble(t *testing.T) {
+	p := newPage(t, 80, 24)
+	ended := func(reason primacy.Reason, by string) []Term {
+		return []Term{{Token: 3, From: noon.Add(-time.Hour), To: noon.Add(-time.Minute), ID: "a", Reason: reason,
+			By: by, Why: string(reason)}}
+	}
+	p.terms["once"] = ended(primacy.Resigned, "")
+	p.terms["asked"] = ended(primacy.Resigned, "ops")
+	p.terms["failed"] = ended(primacy.Failed, "")
+	p.terms["died"] = ended(primacy.Died, "")
+	p.terms["seen"] = []Term{{Token: 3, From: noon.Add(-time.Hour), Reason: primacy.Leads}}
+	p.terms["unread"] = ended(primacy.Resigned, "") // of the term before
+	p.states = []primacy.State{state("seen", "a", 3), state("unread", "a", 4)}
+	p.reads()
+	if h := p.row("seen").health; h != fine {
+		t.Errorf("one that leads is %v", h.word(false))
+	}
+	p.at = p.at.Add(2 * time.Second)
+	p.states, p.terms["seen"] = nil, ended(primacy.Resigned, "")
+	history := p.watch.src.History
+	p.watch.src.History = func(ctx context.Context, name string, limit int) ([]Term, error) {
+		if name == "unread" {
+			return nil, errors.New("no")
+		}
+		return history(ctx, name, limit)
+	}
+	p.reads()
+	for name, want := range map[string]health{"once": free, "seen": free, "asked": deserted, "failed": deserted,
+		"died": deserted, "unread": deserted} {
+		if got := p.row(name).health; got != want {
+			t.Errorf("%s is %s, want %s", name, got.word(false), want.word(false))
+		}
+	}
+}

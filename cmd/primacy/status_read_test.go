@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
+)
+
+// historyReads notes whose terms are read, and refuses those of some.
+type historyReads struct {
+	*memstore.Store
+	mu      sync.Mutex
+	pages   []string // the journal of each page that was read
+	refused string   // a journal that cannot be read
+	blind   bool     // the names of the journals cannot be read
+}
+
+func (s *historyReads) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	s.mu.Lock()
+	s.pages = append(s.pages, strings.TrimPrefix(name, termJournals))
+	s.mu.Unlock()
+	if s.refused != "" && strings.HasPrefix(name, termJournals+s.refused) {
+		return nil, fmt.Errorf("no permission: %w", driver.ErrRefused)
+	}
+	return s.Store.Records(ctx, name, before, limit)
+}
+
+func (s *historyReads) Journals(ctx context.Context, prefix string) ([]string, error) {
+	if s.blind {
+		return nil, fmt.Errorf("no permission: %w", driver.ErrRefused)
+	}
+	return s.Store.Journals(ctx, prefix)
+}
+
+func (s *historyReads) read(name string) (n int) {
+	for _, p := range s.pages {
+		if p == name {
+			n++
+		}
+	}
+	return n
+}
+
+// The list reads since when the present leaders lead before it looks for past ones, of which one
+// term is enough unless there may be a loop; and it says what it could not read.
+func TestStatusReadsNoMoreThanItNeeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &historyReads{Store: memstore.New(memstore.Options{})}
+		session := func() *primacy.Session {
+			s, err := primacy.NewSession(st, &primacy.Options{ID: "web-1", History: 1000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		leads := func(s *primacy.Session, name string) *primacy.Term {
+			term, err := s.Election(name).Campaign(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return term
+		}
+		once := func(s *primacy.Session, name string, lasts time.Duration) {
+			term := leads(s, name)
+			time.Sleep(lasts)
+			if err := term.Resign(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := session()
+		for range 300 { // more than a page of records
+			once(s, "old", time.Second)
+			once(s, "long", time.Second)
+		}
+		time.Sleep(recent)
+		once(s, "long", 2*shortTerm)
+		for range 5 {
+			once(s, "loop", time.Second)
+		}
+		once(s, "refused-1", time.Second)
+		leads(s, "billing")
+		time.Sleep(time.Second) // its begin is written
+		st.pages = nil
+
+		list := func() string {
+			var out bytes.Buffer
+			a := &app{stdout: &out, output: "table", timeout: time.Minute}
+			if err := showAll(t.Context(), a, st, s, ""); err != nil {
+				t.Error(err)
+			}
+			return out.String()
+		}
+		out := list()
+		if len(st.pages) == 0 || st.pages[0] != "billing" {
+			t.Errorf("read in the order %q: who leads comes first", slices.Compact(slices.Clone(st.pages)))
+		}
+		for name, most := range map[string]int{"old": 1, "long": 1, "billing": 1} {
+			if n := st.read(name); n != most {
+				t.Errorf("%d pages of %s were read, want %d", n, name, most)
+			}
+		}
+		for _, row := range []string{"\nlong ", "\nloop ", "\nrefused-1 ", "resigned ×5"} {
+			if !strings.Contains(out, row) {
+				t.Errorf("the list lacks %q:\n%s", row, out)
+			}
+		}
+		if strings.Contains(out, "\nold ") || strings.Contains(out, "could not be read") {
+			t.Errorf("the list has too much:\n%s", out)
+		}
+
+		st.refused = "refused-1"
+		if out = list(); strings.Contains(out, "\nrefused-1 ") || !strings.Contains(out, "\nloop ") ||
+			!strings.Contains(out, "\nthe history of 1 name could not be read, or not whole: ") {
+			t.Errorf("one that cannot be read:\n%s", out)
+		}
+		if !strings.Contains(out, "no permission") {
+			t.Errorf("it does not say why:\n%s", out)
+		}
+		st.blind = true
+		if out = list(); !strings.Contains(out, "\nbilling ") || !strings.Contains(out, "no permission") ||
+			!strings.Contains(out, "\nwhat was led in the last day could not be read: ") {
+			t.Errorf("names that cannot be read:\n%s", out)
+		}
+		s.Close(t.Context())
+	})
+}
+
+// One name is told as one.
+func TestNamesThatAreNotLookedAtAreCounted(t *testing.T) {
+	for n, want := range map[int]string{0: "", 1: "1 more name has a history: give a PREFIX\n",
+		2: "2 more names have a history: give a PREFIX\n"} {
+		var out bytes.Buffer
+		if err := (leftAlone{more: n}).print(&app{stdout: &out}); err != nil || out.String() != want {
+			t.Errorf("%d: %q %v, want %q", n, out.String(), err, want)
+		}
+	}
+}
