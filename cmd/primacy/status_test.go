@@ -77,7 +77,7 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	w.awaitLine("n", 2)
 	e.signal(syscall.SIGSTOP)
 	f.prints("up")
-	w.start("history", "n").ends(0).says("so far")
+	w.awaitBeginning("n")
 	w.eventually("who was frozen tells", func() bool { return w.past(6)[1].Reason == primacy.Expired })
 	e.signal(syscall.SIGTERM).ends(128 + 15)
 	if err := os.WriteFile(filepath.Join(w.dir, "go"), nil, 0o600); err != nil {
@@ -109,6 +109,15 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	w.start("history", "--limit", "-1", "n").ends(exitUsage).inOneLine()
 }
 
+// awaitBeginning waits until the beginning of the present term is recorded, some 50 ms after the
+// win.
+func (w *world) awaitBeginning(name string) {
+	w.Helper()
+	w.eventually("the beginning of a term of "+name+" is recorded", func() bool {
+		return strings.Contains(w.start("history", name).done(), "so far")
+	})
+}
+
 func TestHistoryOfATermWhoseEndNobodySaw(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("run", "--id", "first", "--ttl", "5s", "n", "sh", "-c", upAndSleep).prints("up")
@@ -124,6 +133,7 @@ func TestHistoryOfATermWhoseEndNobodySaw(t *testing.T) {
 	if got := w.past(2)[1]; got.Reason != primacy.Unknown || got.ID != "first" || !got.To.IsZero() {
 		t.Errorf("the killed one: %+v", got)
 	}
+	w.awaitBeginning("n")
 	w.start("history", "n").ends(0).says("lease expired or process died: no end was recorded", "<= ", "so far")
 	second.signal(syscall.SIGTERM).ends(128 + 15)
 }
