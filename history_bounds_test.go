@@ -15,7 +15,6 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/core"
-	"github.com/primacy-go/primacy/memstore"
 )
 
 // isWithin says whether at is in the bounds, both included.
@@ -265,32 +264,6 @@ func TestAFrozenLeaderTellsThatItWas(t *testing.T) {
 	})
 }
 
-// lateAnswer is a store whose next renewal, while it says so, is accepted only when wake lets the
-// process run again.
-type lateAnswer struct {
-	appends
-	on   atomic.Bool
-	wake func()
-}
-
-type lateAnswerLease struct {
-	driver.Lease
-	s *lateAnswer
-}
-
-func (s *lateAnswer) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
-	l, err := s.Store.Grant(ctx, owner, ttl)
-	return &lateAnswerLease{l, s}, err
-}
-
-func (l *lateAnswerLease) Renew(ctx context.Context) error {
-	err := l.Lease.Renew(ctx)
-	if l.s.on.CompareAndSwap(true, false) {
-		l.s.wake()
-	}
-	return err
-}
-
 // The answer to a renewal was on its way while the process was frozen. It is the first that the
 // process hears, and comes too late.
 func TestALateAnswerDoesNotHideThatTheLeaderWasFrozen(t *testing.T) {
@@ -303,16 +276,25 @@ func TestALateAnswerDoesNotHideThatTheLeaderWasFrozen(t *testing.T) {
 			return clock()
 		}
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
-		on := &lateAnswer{appends: appends{Store: net}, wake: func() {
-			stopped.Store(int64(clock()))
-			net.Hang(true)                      // it hears nothing
-			time.Sleep(6500 * time.Millisecond) // to between the end of the contexts and the deadline
-			stopped.Store(0)
-			time.AfterFunc(5*time.Second, func() { net.Hang(false) })
+		var freeze atomic.Bool // at the next renewal
+		late := &renewing{Store: net, renew: func(ctx context.Context, l driver.Lease) error {
+			err := l.Renew(ctx)
+			if freeze.CompareAndSwap(true, false) {
+				stopped.Store(int64(clock()))
+				net.Hang(true)                      // it hears nothing
+				time.Sleep(6500 * time.Millisecond) // to between the end of the contexts and the deadline
+				stopped.Store(0)
+				time.AfterFunc(5*time.Second, func() { net.Hang(false) })
+			}
+			return err
 		}}
+		on := struct {
+			*renewing
+			driver.Journal
+		}{late, &appends{Store: net}}
 		b.lead(b.session("a", on, Options{}), "x")
 		time.Sleep(10 * time.Second)
-		on.on.Store(true)
+		freeze.Store(true)
 		time.Sleep(2 * time.Minute)
 		if r := b.past("x", 0)[0]; r.Reason != Expired || r.Paused > 6500*time.Millisecond || r.Paused < 5*time.Second {
 			t.Errorf("%+v, want one that was frozen for 6.5s", r)
@@ -381,38 +363,21 @@ func TestTimeWithoutCallsIsNoOutage(t *testing.T) {
 	}
 }
 
-// waits is a store whose renewals hang until their context ends, while it says so.
-type waits struct {
-	*memstore.Store
-	on, hung atomic.Bool
-}
-
-type waitsLease struct {
-	driver.Lease
-	w *waits
-}
-
-func (w *waits) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
-	l, err := w.Store.Grant(ctx, owner, ttl)
-	return &waitsLease{l, w}, err
-}
-
-func (l *waitsLease) Renew(ctx context.Context) error {
-	if !l.w.on.Load() {
-		return l.Lease.Renew(ctx)
-	}
-	l.w.hung.Store(true)
-	<-ctx.Done()
-	return ctx.Err()
-}
-
 func TestARenewalThatTheLeasesEndCancelledIsNoOutage(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		w := &waits{Store: b.store}
+		var hang, hung atomic.Bool
+		w := &renewing{Store: b.store, renew: func(ctx context.Context, l driver.Lease) error {
+			if !hang.Load() {
+				return l.Renew(ctx)
+			}
+			hung.Store(true)
+			<-ctx.Done()
+			return ctx.Err()
+		}}
 		s := b.session("a", w, Options{})
 		term := b.lead(s, "x")
-		w.on.Store(true)
-		for !w.hung.Load() {
+		hang.Store(true)
+		for !hung.Load() {
 			time.Sleep(time.Millisecond)
 		}
 		_ = term.Resign(context.Background())

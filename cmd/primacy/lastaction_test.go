@@ -38,16 +38,9 @@ func (p *prog) guardian() int {
 	p.Helper()
 	pid := 0
 	p.eventually("a guardian", func() bool {
-		found, err := filepath.Glob("/proc/[0-9]*/stat")
-		if err != nil {
-			p.Fatal(err)
-		}
-		for _, path := range found {
-			stat, err := os.ReadFile(path)
-			fields := strings.Fields(string(stat))
-			if err == nil && len(fields) > 3 && fields[3] == strconv.Itoa(p.cmd.Process.Pid) {
-				pid, _ = strconv.Atoi(fields[0])
-			}
+		children := parents()[p.cmd.Process.Pid]
+		if len(children) > 0 {
+			pid = children[len(children)-1]
 		}
 		return pid != 0
 	})

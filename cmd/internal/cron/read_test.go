@@ -11,9 +11,9 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// A pause or its end counts from the newest one on, whatever the clock of the operator's machine
-// says: else the word of a machine whose clock is behind would lie before what it is to end.
-func TestAPauseByAClockThatIsBehind(t *testing.T) {
+// noted returns a store whose journal of the job j has its first note.
+func noted(t *testing.T) *memstore.Store {
+	t.Helper()
 	st := memstore.New(memstore.Options{})
 	d, err := Record{Key: Key{at(0), 0, kindNote}, Verdict: Fresh, When: at(0)}.driver()
 	if err != nil {
@@ -22,6 +22,13 @@ func TestAPauseByAClockThatIsBehind(t *testing.T) {
 	if _, _, err := st.Append(t.Context(), Prefix+"j", d, 300); err != nil {
 		t.Fatal(err)
 	}
+	return st
+}
+
+// A pause or its end counts from the newest one on, whatever the clock of the operator's machine
+// says: else the word of a machine whose clock is behind would lie before what it is to end.
+func TestAPauseByAClockThatIsBehind(t *testing.T) {
+	st := noted(t)
 	for i, c := range []struct {
 		verdict string
 		now     int
@@ -79,14 +86,7 @@ func TestALongTextFitsIntoARecord(t *testing.T) {
 
 // Two operators who ask for the same in one second are two.
 func TestMarksOfOneSecond(t *testing.T) {
-	st := memstore.New(memstore.Options{})
-	d, err := Record{Key: Key{at(0), 0, kindNote}, Verdict: Fresh, When: at(0)}.driver()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := st.Append(t.Context(), Prefix+"j", d, 300); err != nil {
-		t.Fatal(err)
-	}
+	st := noted(t)
 	var all []time.Time
 	for range 3 {
 		when, err := Mark(t.Context(), st, "j", Wanted, "op", at(10))

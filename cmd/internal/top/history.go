@@ -127,14 +127,9 @@ func (t *track) wasLed(now time.Time) bool {
 	if !t.read || len(t.terms) == 0 {
 		return false
 	}
-	last := t.terms[0].From
-	for _, at := range []time.Time{t.terms[0].To, t.terms[0].ToAfter} {
-		if at.After(last) {
-			last = at
-		}
-	}
-	t.gone = last
-	return now.Sub(last) < keptFor
+	last := t.terms[0]
+	t.gone = slices.MaxFunc([]time.Time{last.From, last.To, last.ToAfter}, time.Time.Compare)
+	return now.Sub(t.gone) < keptFor
 }
 
 // recorded says whether anybody wrote it down: who leads at present is told without.
