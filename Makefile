@@ -4,17 +4,17 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # Debian packages that tests need: network namespaces (a cut off etcd leader), a terminal (job control), a model checker and its
-# compiler, servers that are stores or stand behind a fence (redis-tools holds the server's program), proxies that follow a leader, the parser of alert rules. No
+# compiler, servers that are stores or stand behind a fence (redis-tools holds the server's program), the program whose tools work with ours (patroni), proxies that follow a leader, the parser of alert rules. No
 # service is started.
-PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
+PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql patroni redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/test/torture
 MODULES  := ./... ./cmd/... ./test/...
 # The slowest first, so that the last to run are short ones.
-SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./redlockstore ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/golden ./test/sim
+SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./redlockstore ./cmd/internal/postgres/server ./cmd/internal/postgres/clone ./cmd/internal/postgres/core ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/golden ./test/fencetest ./fence/filefence ./cmd/internal/etcdapi ./test/sim
 EVERY    := $$(go list $(SLOWEST) $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
 # Few seeds of what runs in a simulated world: make verify has the many. -short leaves out or shortens what is slow and proves little in a
 # second. The race parts of make verify, and torture-each, run without it: they have every test at its full length.
-SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=3 REGISTER_SEEDS=50
+SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=2
 CROWD    := ^TestAThousandWaiters$$
 RACE     ?= -race
 # The parts of make verify beside the mutations. .ci/run does one of them in turn, and a tenth of the mutations.
@@ -116,11 +116,20 @@ upstream: ## etcd's own tests of its concurrency package against ours, TIMES (de
 sim: ## the deterministic simulation, FOR (default 10m); go run ./test/sim/run -seed N replays one seed
 	go run ./test/sim/run -for $${FOR:-10m}
 
+pgsim: ## the decisions of primacy postgres in a simulated world, FOR (default 10m)
+	cd cmd && go run ./internal/postgres/sim/run -for $${FOR:-10m}
+
+pgtorture: tools ## three machines with primacy postgres and PostgreSQL under writers: real faults, FOR (default 30m), every acknowledged row on all of them; PEER=patroni, SERIES=1: see test/pgtorture/doc.go
+	cd test && PGTORTURE_CONTROL=1 PGTORTURE_ASYNC=1 PGTORTURE_FOR=$${FOR:-30m} PGTORTURE_PEER=$$PEER PGTORTURE_RESULTS=$$RESULTS PGTORTURE_SERIES=$$SERIES go test -count=1 -timeout 180m -v $${PEER:+-run TestTorture} ./pgtorture
+
 mutations: tools ## each rule taken out of the library in turn: a test must notice; MUTATIONS_SLICE=3/10 takes every tenth from the fourth on
 	MUTATIONS=$${MUTATIONS:-all} go test -count=1 -timeout 180m -v ./test/mutations
 
 spec: tools ## the protocol, model-checked: all rules hold, and what goes wrong without each
 	go run ./test/spec -j 2
+
+seals: ## who may promote a standby of PostgreSQL: every order of steps within bounds, minutes
+	SEAL_SEARCH=large go test -count=1 -timeout 40m -v -run 'TestNothingIsLostInAnyOrder|TestTheSearchFindsEachBrokenRule' ./cmd/internal/postgres/core
 
 fence: tools ## the fences against real servers
 	go test $(RACE) -timeout 3m ./fence/... ./test/fencetest
@@ -131,9 +140,9 @@ versus: tools ## the same torture with ours, etcd's own package, a bare keepaliv
 peers: ## the tests of the other libraries' workers
 	cd test && go vet ./peers/... && go test -timeout 10m ./peers/...
 
-# Parts of make verify that are made of others: each takes at most 25 minutes on 2 cores.
+# Parts of make verify that are made of others: each takes at most 20 minutes on 2 cores.
 models: check lint
-	$(MAKE) spec sim FOR=5m
+	$(MAKE) spec seals sim pgsim FOR=5m
 
 conformance-all:
 	$(MAKE) conformance COUNT=5
@@ -172,4 +181,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron readers release release-test image bench spurious sim mutations spec fence versus peers lint tools parts
+.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus peers lint tools parts

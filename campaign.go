@@ -26,7 +26,7 @@ type campaigner struct {
 
 // newCampaigner returns a claim that takes events from now on.
 func newCampaigner(ctx context.Context, l *lease, at seat, spec claimSpec, vacate func()) *campaigner {
-	k := &campaigner{spec: spec, vacate: vacate}
+	k := &campaigner{spec: spec, state: termState{own: spec.ownValue}, vacate: vacate}
 	k.claim = claim{l: l, seat: at, claimSpec: &k.spec, termState: &k.state, values: ctx, executor: k}
 	k.step(core.ClaimEvent{Kind: core.Stand})
 	return k
@@ -42,6 +42,9 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 		askCtx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		go k.askToLead(askCtx, &k.claim)
+	}
+	if s := k.l.s; s.givenID && k.slots == 0 && !k.try {
+		defer s.lookForDuplicates(k.l, k.name, k.lock, nil)()
 	}
 	var err error
 	for o := (core.ClaimOrder{Do: core.Enter}); ; {
@@ -102,7 +105,7 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
 	ctx, cancel := context.WithTimeout(ctx, k.l.timing.Attempt)
 	defer cancel()
-	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: k.value, Try: k.try}
+	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: k.entryValue(p.ID), Try: k.try}
 	if k.exchange != nil {
 		if got, err := k.exchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {
 			return got, err
@@ -113,6 +116,22 @@ func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, e
 		return places[0], nil
 	}
 	return driver.Place{}, err // keepPlaceLocked refuses an empty place
+}
+
+// entryValue returns the value for a call that enters the claim under that ID. Where such calls
+// have different values the store keeps that of the call that came first, which nobody knows: shown
+// is the first, so that the last value is brought to the store once more.
+func (k *campaigner) entryValue(id string) []byte {
+	if k.own == nil {
+		return k.value
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.own.get()
+	if k.place.ID == id && k.shown == nil {
+		k.shown = s
+	}
+	return s.value(id, k.value)
 }
 
 // await has the lease follow the place. It returns when it is interrupted: by the news that the
@@ -168,6 +187,11 @@ func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term,
 		return nil, err
 	case err != nil:
 		return nil, unreachableOr(ctx, "campaign for "+at.name, nil)
+	}
+	if spec.ownValue != nil { // the claim goes on when this campaign has returned
+		_, drop := s.ownValues.use(at.name)
+		seatOnly := vacate
+		vacate = func() { seatOnly(); drop() }
 	}
 	return s.campaignSeated(ctx, at, spec, vacate, nil)
 }

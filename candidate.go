@@ -5,7 +5,9 @@ import (
 	"iter"
 	"log/slog"
 	"sync"
+	"time"
 
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
 )
 
@@ -16,14 +18,16 @@ type Candidate struct {
 	e *Election
 	o CampaignOptions
 
-	mu       sync.Mutex
-	running  context.Context // Run's; nil while it does not run
-	returned chan struct{}   // closed when Run returns
-	core     core.Candidate
-	term     *Term
-	own      *Entry // this candidate as the leader of its last term; nil before the first
-	last     error  // why the last term ended
-	subs     map[*candidateFeed]struct{}
+	mu        sync.Mutex
+	running   context.Context // Run's; nil while it does not run
+	returned  chan struct{}   // closed when Run returns
+	core      core.Candidate
+	dropValue func() // Run lets the next campaigns forget what was restated
+	term      *Term
+	own       *Entry        // this candidate as the leader of its last term; nil before the first
+	won       time.Duration // when that term began, by uptime
+	last      error         // why the last term ended
+	subs      map[*candidateFeed]struct{}
 }
 
 // Run stands for election until the work returns by itself or ctx ends, and runs work on this
@@ -94,6 +98,7 @@ func (c *Candidate) begin(ctx context.Context) error {
 		return invalid("this candidate for %s runs already; make another one", c.e.name)
 	}
 	c.running, c.returned = ctx, make(chan struct{})
+	_, c.dropValue = c.e.s.ownValues.use(c.e.name) // what is restated in one term stands in the next
 	return nil
 }
 
@@ -105,6 +110,7 @@ func (c *Candidate) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running = nil
+	c.dropValue()
 	close(c.returned)
 }
 
@@ -248,13 +254,28 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 
 // follow tells a reader of each change of the leader, until ctx ends.
 func (c *Candidate) follow(ctx context.Context, f *candidateFeed) {
-	for st, err := range c.e.Observe(ctx) {
+	for st, err := range c.e.observe(ctx, sameLeaders, c.tellDuplicates) {
 		if err == nil {
 			c.mu.Lock()
 			f.seen = st.Leader
 			c.tellLocked(f, LeaderChanged)
 			c.mu.Unlock()
 		}
+	}
+}
+
+// tellDuplicates tells of other processes that wait under this one's ID while this candidate leads.
+// It makes no request: a leader whose Events nobody reads does not hear of them, and the process
+// that waits tells.
+func (c *Candidate) tellDuplicates(st State) {
+	c.mu.Lock()
+	t, age := c.term, c.e.s.uptime()-c.won
+	c.mu.Unlock()
+	if !c.e.s.givenID || t == nil || t.Check() != nil || age < duplicateAge(t.l) {
+		return
+	}
+	for _, w := range st.Waiting {
+		c.e.s.tellDuplicate(c.e.name, false, driver.Entry{Owner: w.ID, Lease: w.Lease, Value: w.Value})
 	}
 }
 
@@ -322,7 +343,11 @@ func (c *Candidate) isOwnLocked(e *Entry) bool {
 // electedLocked notes that the candidate has won. Whoever was shown before leads no more, and
 // without tokens nothing would say so later.
 func (c *Candidate) electedLocked(t *Term) {
-	c.own = &Entry{ID: c.e.s.o.ID, Token: t.token, Held: true, Value: c.o.Value, Lease: t.Lease()}
+	t.c.mu.Lock()
+	value := announcedLocked(t.c)
+	t.c.mu.Unlock()
+	c.own = &Entry{ID: c.e.s.o.ID, Token: t.token, Held: true, Value: value, Lease: t.Lease()}
+	c.won = c.e.s.uptime()
 	for f := range c.subs {
 		if f.seen != nil && f.seen.Token <= c.own.Token && !c.isOwnLocked(f.seen) {
 			f.seen = nil

@@ -48,7 +48,9 @@ type termState struct {
 	explanation string          // what Term.Explain was told last
 	failed      bool            // the work failed, as Term.Explain was told
 	successorID string          // the ID of the session that is to get the claim
-	proclaimed  []byte          // the value proclaimed last
+	own         *ownValue       // what is said of the claim beside its campaign's value; nil: nothing
+	shown       *said           // the least of it that the store has for the claim's present ID; nil: not entered
+	showing     bool            // show runs
 	record      termRecording
 	handOvers   handOverRequests
 }
@@ -61,6 +63,7 @@ type claimSpec struct {
 	turnBits uint // how many bits of a term's token come from lockToken, below those of the claim's
 	priority int  // a request with a smaller one is not heard
 	value    []byte
+	ownValue *ownValue // of an election's campaign, for the claim's own
 	watched  []observer
 	began    time.Duration // when the campaign began, by uptime
 	// askToLead asks leaders to hand over while the claim waits; may be nil.
@@ -194,7 +197,77 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 		e.Kind = core.Rejected
 		c.executor.refusedLocked(err)
 	}
-	return c.stepLocked(e)
+	o := c.stepLocked(e)
+	if err == nil && c.termState != nil && c.own != nil {
+		c.own.answered(c.shown, nil)
+		c.showLocked()
+	}
+	return o
+}
+
+// proclaim says something of the claim while it leads. It returns where, and as what number.
+func (c *claim) proclaim(value []byte) (own *ownValue, n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.own == nil { // a lock's claim, or one of an Elections
+		c.own = newOwnValue()
+		c.shown = c.own.get()
+	}
+	n = c.own.proclaim(c.place.ID, value)
+	c.showLocked()
+	return c.own, n
+}
+
+// showLocked has the store show what was said last of the claim, if it does not and the claim
+// stands. Until then the claim has one call for it at a time: an earlier one that is still on its
+// way must not come after a later one.
+func (c *claim) showLocked() {
+	if _, _, due := c.unshownLocked(); due && !c.showing {
+		c.showing = true
+		go c.show()
+	}
+}
+
+// unshownLocked returns what was said last, if the claim stands and the store does not have it.
+func (c *claim) unshownLocked() (s *said, p driver.Place, due bool) {
+	phase := c.core.Phase()
+	if c.termState == nil || c.own == nil || c.freed || phase < core.Waiting || phase > core.Stopping {
+		return nil, p, false
+	}
+	s = c.own.get()
+	return s, c.place, s.n != c.shown.n
+}
+
+// show brings what was said last to the store, until the store has it or the claim does not stand.
+func (c *claim) show() {
+	for tries := 0; ; {
+		_ = pause(c.l.ctx, tries)
+		c.mu.Lock()
+		s, p, due := c.unshownLocked()
+		if !due {
+			c.showing = false
+			c.mu.Unlock()
+			return
+		}
+		c.mu.Unlock()
+		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.s.limit)
+		err := c.l.dl.Update(ctx, p, s.value(p.ID, c.value))
+		cancel()
+		c.mu.Lock()
+		if p.ID == c.place.ID && (err == nil || isRefusal(err)) {
+			c.shown = s
+		}
+		c.mu.Unlock()
+		switch tries++; {
+		case err == nil || isRefusal(err):
+			tries = 0
+			c.own.answered(s, err)
+		case errors.Is(err, driver.ErrGone):
+			c.notify(p.ID, core.ClaimEvent{Kind: core.Lost}, nil)
+		default:
+			c.own.answered(s, err)
+		}
+	}
 }
 
 // notify takes an event from outside: Ask, with the request for it, or Lost, LeaseEnding or
@@ -270,7 +343,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 func (c *claim) renewIDLocked() {
 	c.place = driver.Place{Name: c.name, Seat: c.id, Slots: c.slots, ID: rand.Text()}
 	if c.termState != nil {
-		c.request, c.successorID = nil, ""
+		c.request, c.successorID, c.shown = nil, "", nil
 	}
 }
 
@@ -320,7 +393,7 @@ func (c *claim) endedErrorLocked(token Token, cause core.Cause) *EndedError {
 		e.Cause = c.callerCause
 	}
 	if r := c.requestLocked(cause); r != nil {
-		e.By, e.Reason = r.By, r.Reason
+		e.By, e.Reason, e.To = r.By, r.Reason, r.To
 	}
 	return e
 }

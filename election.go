@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -25,7 +26,9 @@ func (e *Election) Name() string { return e.name }
 
 // CampaignOptions are for one campaign, or for all of a [Candidate]. The zero value works.
 type CampaignOptions struct {
-	Value []byte // what observers see; Term.Proclaim replaces it
+	// Value is what observers see. Election.Restate replaces it, also while the candidate waits;
+	// Term.Proclaim replaces it for one term.
+	Value []byte
 	// Priority lets this candidate take the lead from a leader whose priority is smaller. Once it
 	// has stood in the line for Steady, under the same leader, it asks that leader to hand over,
 	// and asks again each time Steady has passed. A leader with a smaller priority stops its work
@@ -73,12 +76,77 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 		}
 		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
+	own, drop := e.s.ownValues.use(e.name)
+	defer drop()
+	spec.ownValue = own
 	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
 	t, err := e.s.campaign(ctx, seat{name: e.name}, spec)
 	if err != nil {
 		e.s.notWon(e.name, began, err)
 	}
 	return t, err
+}
+
+// Restate replaces the value of this session's claim, which waits or leads; the place in the line
+// and the token stay. It returns nil once the store has confirmed the value, or one that a later
+// call gave.
+//
+// The value stands from the call on, whatever becomes of the call: each claim that this session
+// enters for the name has it in place of CampaignOptions.Value, and a claim whose entry is under
+// way gets it afterwards. So a claim that is lost and entered again never shows an older value; nor
+// does a [Candidate] that campaigns again. That ends with the session's last campaign, candidate
+// and term for the name. A later [Term.Proclaim] hides the value for the rest of that term.
+//
+// The last call wins. Those of one process reach the store one after another, and one that fails is
+// repeated with the latest value. A call whose answer was lost may be done by the store late: on
+// PostgreSQL, Redis and a majority of Redis servers even after the next one, as the port allows
+// (see driver.Lease).
+//
+// While there is no claim, because the campaign waits for a lease or for another campaign of this
+// process, Restate waits. When ctx ends before the store has confirmed it is ErrUnreachable, and
+// the value is brought to the store in the background. ErrNotInLine: nothing of this session
+// campaigns for the name or leads it, or not any more; locks, and names of [Elections] with their
+// one value, do not count. ErrRefused: the store will not have the value; the one before stays.
+func (e *Election) Restate(ctx context.Context, value []byte) error {
+	if err := errors.Join(CheckName(e.name), checkValue(value)); err != nil {
+		return err
+	}
+	what := "restate " + e.name
+	if ctx.Err() != nil {
+		return unreachableOr(ctx, what, nil) // and nothing was said
+	}
+	own := e.s.ownValues.find(e.name)
+	if own == nil {
+		return notInLine(what)
+	}
+	n := own.restate(value)
+	e.s.showAt(seat{name: e.name})
+	return own.wait(ctx, what, n)
+}
+
+// Proclaim replaces the value that observers see, until the term ends. It returns once the store
+// has confirmed it, or one that a later call gave. When ctx ends before that, the error is
+// ErrUnreachable, and the value is brought to the store in the background. Once the term is over
+// Proclaim returns why.
+func (t *Term) Proclaim(ctx context.Context, value []byte) error {
+	if err := checkValue(value); err != nil {
+		return err
+	}
+	if err := t.Check(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return unreachableOr(ctx, "proclaim "+t.c.name, nil) // and nothing was said
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.contexts().right, cancel)()
+	own, n := t.c.proclaim(value)
+	err := own.wait(ctx, "proclaim "+t.c.name, n)
+	if over := t.Check(); err != nil && over != nil {
+		return over
+	}
+	return err
 }
 
 // Entry is one claim in a line.
@@ -131,11 +199,35 @@ func (e *Election) State(ctx context.Context) (State, error) {
 // freshness is how long Observe waits for a push before it reads the line: a push may be lost.
 const freshness = 15 * time.Second
 
+// ObserveOptions say which changes [Election.Observe] yields.
+type ObserveOptions int
+
+// WholeLine has Observe yield each change of the line too: a claim enters or leaves, or says
+// something new of itself ([Election.Restate]). Without it Observe yields changes of the leader.
+//
+// It asks the store for no more: any observer reads the whole line after each change of it. Where
+// the store pushes changes (driver.Caps.Push; etcd by a watch) they are told within milliseconds,
+// elsewhere as often as the store polls. So n candidates that each say something new are n readings
+// of a line of n claims for each observer: mind that where there are hundreds. A store that does
+// not show who waits (redlockstore) tells of the leader only. Priorities are not in the store, so
+// they are not in the states: a candidate can put its own into its value.
+const WholeLine ObserveOptions = 1
+
 // Observe follows who leads: first the present state, then each change of the leader or of its
-// value, until ctx ends or the caller stops. A slow caller misses states that are over, never the
-// latest. While the store does not answer, Observe yields the last known state once, with
-// ErrUnreachable. After ErrRefused or ErrInvalid it ends. It runs on the caller's goroutine.
-func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
+// value, or with [WholeLine] of the whole line, until ctx ends or the caller stops. A slow caller
+// misses states that are over, never the latest. While the store does not answer, Observe yields
+// the last known state once, with ErrUnreachable. After ErrRefused or ErrInvalid it ends. It runs
+// on the caller's goroutine.
+func (e *Election) Observe(ctx context.Context, o ...ObserveOptions) iter.Seq2[State, error] {
+	same := sameLeaders
+	if slices.Contains(o, WholeLine) {
+		same = sameLines
+	}
+	return e.observe(ctx, same, func(State) {})
+}
+
+// observe is Observe. It yields states that are not the same, and calls every with each state.
+func (e *Election) observe(ctx context.Context, same func(a, b State) bool, every func(State)) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		if err := CheckName(e.name); err != nil {
 			yield(State{Name: e.name}, err)
@@ -163,7 +255,8 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[State, error] {
 			if known && st.Revision < last.Revision {
 				continue // an old answer, of a store that is not linearizable
 			}
-			changed := !known || down || !sameLeader(st.Leader, last.Leader)
+			every(st)
+			changed := !known || down || !same(st, last)
 			last, known, down, try = st, true, false, 1
 			if changed && !yield(st, nil) {
 				return
@@ -197,6 +290,14 @@ func sameLeader(a, b *Entry) bool {
 	return a.Token == b.Token && a.ID == b.ID && string(a.Value) == string(b.Value)
 }
 
+func sameLeaders(a, b State) bool { return sameLeader(a.Leader, b.Leader) }
+
+// sameLines says whether two states show the same claims in the same order, with the same values.
+func sameLines(a, b State) bool {
+	same := func(a, b Entry) bool { return sameLeader(&a, &b) && a.Held == b.Held && a.Slots == b.Slots }
+	return sameLeaders(a, b) && slices.EqualFunc(a.Waiting, b.Waiting, same)
+}
+
 func stateOf(l driver.Line) State {
 	st := State{Name: l.Name, Revision: l.Revision, AsOf: time.Now()}
 	if l.Holder != nil {
@@ -206,7 +307,35 @@ func stateOf(l driver.Line) State {
 	for _, w := range l.Waiters {
 		st.Waiting = append(st.Waiting, entryOf(w))
 	}
+	st.noteDuplicates()
 	return st
+}
+
+// noteDuplicates notes which claims have one ID under several leases: those of two processes, or of
+// one before and after a restart.
+func (st *State) noteDuplicates() {
+	if st.Leader == nil || len(st.Waiting) == 0 {
+		return
+	}
+	first := map[string]*Entry{st.Leader.ID: st.Leader}
+	note := func(e *Entry, lease string) {
+		if e.Note != "" {
+			e.Note += "; "
+		}
+		e.Note += "lease " + lease + " has the same ID"
+	}
+	for i := range st.Waiting {
+		w := &st.Waiting[i]
+		switch other := first[w.ID]; {
+		case other == nil:
+			first[w.ID] = w
+		case w.ID != "" && w.Lease != other.Lease:
+			note(w, other.Lease)
+			if !strings.Contains(other.Note, "has the same ID") {
+				note(other, w.Lease)
+			}
+		}
+	}
 }
 
 func entryOf(s driver.Entry) Entry {

@@ -286,6 +286,7 @@ func (es *Elections) followAll(l *lease, all tasks) {
 	}
 	if len(places) > 0 {
 		l.dl.Follow(places...)
+		l.s.sampleForDuplicates(l, places[0].Name)
 	}
 }
 

@@ -37,8 +37,12 @@ var (
 	// writing. Two that did so would wait for each other for ever: give it back, and lock it for
 	// writing.
 	ErrUpgrade = errors.New("held for reading by the caller, which cannot become writing")
-	// ErrNotInLine says that whom a name should be handed to does not wait in its line.
+	// ErrNotInLine says that whom a name should be handed to does not wait in its line, or that who
+	// says something new of himself ([Election.Restate]) neither waits nor leads.
 	ErrNotInLine = driver.ErrNoSuccessor
+	// ErrDuplicateID says that several processes wait under the ID to which a name should be
+	// handed: nobody can say which of them is meant.
+	ErrDuplicateID = errors.New("several processes have this ID")
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no
 	// permission, a server too old.
 	ErrRefused = driver.ErrRefused

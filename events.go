@@ -12,7 +12,7 @@ import (
 type EventKind int
 
 // Behind each kind stand the fields of [Event] that it fills in, besides At. Of locks only overruns
-// are told, since locks come and go too often.
+// and duplicate IDs are told, since locks come and go too often.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
 	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Not after Session.Close
@@ -28,11 +28,13 @@ const (
 	WorkOverran                        // work still runs though its right is over. Name, Token, Lease, Lock
 	NotHandedOver                      // the hand-over failed, or nobody knows. Name, Token, Lease, To; Cause: why
 	GrantFailed                        // Took; Cause: the store's error, or that it did not answer
+	DuplicateID                        // another process has this ID. Name, Lock; Lease: its lease; Text: its value
 )
 
 var eventKinds = [...]string{LeaseGranted: "lease_granted", LeaseLost: "lease_lost", Renewed: "renewed", RenewalMissed: "renewal_missed",
 	CampaignBegun: "campaign_begun", CampaignEnded: "campaign_ended", Elected: "elected", Stopping: "stopping", Ended: "ended",
-	WorkStopped: "work_stopped", HandedOver: "handed_over", WorkOverran: "work_overran", NotHandedOver: "not_handed_over", GrantFailed: "grant_failed"}
+	WorkStopped: "work_stopped", HandedOver: "handed_over", WorkOverran: "work_overran", NotHandedOver: "not_handed_over",
+	GrantFailed: "grant_failed", DuplicateID: "duplicate_id"}
 
 // String returns the kind as one word that does not change.
 func (k EventKind) String() string {

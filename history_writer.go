@@ -354,10 +354,10 @@ func (w *historyWriter) signOfLife(b pendingBegin) (n journalRecord) {
 
 // announcedLocked is the value that observers see. The caller holds the claim's lock.
 func announcedLocked(c *claim) []byte {
-	if c.proclaimed != nil {
-		return c.proclaimed
+	if c.shown == nil {
+		return c.value
 	}
-	return c.value
+	return c.shown.value(c.place.ID, c.value)
 }
 
 // termRecording is what the history has of a term. The claim's lock guards it.

@@ -2,6 +2,7 @@ package primacy
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"sync"
@@ -165,4 +166,168 @@ func (ls *localLines) wait(ctx context.Context, at seat, w *seatWaiter) (n int, 
 		ls.vacate(at, w.n)
 	}
 	return 0, context.Cause(ctx)
+}
+
+// ownValues has for each name what this session says there of itself, while one of its campaigns,
+// candidates or claims is there.
+type ownValues struct {
+	mu     sync.Mutex
+	byName map[string]*ownValue
+}
+
+// use returns the value of a name, made if there is none, and what gives it back. When all who use
+// it have given it back it is forgotten.
+func (vs *ownValues) use(name string) (v *ownValue, drop func()) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if v = vs.byName[name]; v == nil {
+		v = newOwnValue()
+		vs.byName[name] = v
+	}
+	v.users++
+	return v, sync.OnceFunc(func() { vs.drop(name, v) })
+}
+
+func (vs *ownValues) drop(name string, v *ownValue) {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	if v.users--; v.users == 0 {
+		delete(vs.byName, name)
+		v.end()
+	}
+}
+
+// find returns the value of a name, nil if nobody uses it.
+func (vs *ownValues) find(name string) *ownValue {
+	vs.mu.Lock()
+	defer vs.mu.Unlock()
+	return vs.byName[name]
+}
+
+// said is what was said up to some moment. It does not change.
+type said struct {
+	n          uint64 // how often something was said
+	restated   []byte // for every claim; nil: nothing, and a claim has the value of its campaign
+	proclaimed []byte // for the claim with that ID, in place of the others
+	id         string
+}
+
+// value returns what the claim with that ID shows. Own is the value of its campaign.
+func (s *said) value(id string, own []byte) []byte {
+	switch {
+	case s.id != "" && s.id == id:
+		return s.proclaimed
+	case s.restated != nil:
+		return s.restated
+	}
+	return own
+}
+
+func notInLine(what string) error {
+	return fmt.Errorf("primacy: %s: this session %w", what, ErrNotInLine)
+}
+
+// ownValue is what was said for the claims of one name, and what of it the store has confirmed. The
+// last word counts: who says something later makes what was said before count as confirmed too.
+type ownValue struct {
+	users int // guarded by ownValues.mu
+
+	mu        sync.Mutex
+	last      *said
+	confirmed *said // the last that the store has
+	refused   *said // the last that the store refused, and why
+	refusal   error
+	lastErr   error // what the store answered last, if nothing final
+	over      bool  // nobody uses it any more
+	changed   chan struct{}
+}
+
+func newOwnValue() *ownValue {
+	return &ownValue{last: &said{}, confirmed: &said{}, refused: &said{}, changed: make(chan struct{})}
+}
+
+// restate says something for every claim. It returns the number of it.
+func (v *ownValue) restate(value []byte) uint64 {
+	return v.say(func(*said) said { return said{restated: append([]byte{}, value...)} })
+}
+
+// proclaim says something for the claim with that ID only.
+func (v *ownValue) proclaim(id string, value []byte) uint64 {
+	return v.say(func(last *said) said {
+		return said{restated: last.restated, proclaimed: append([]byte{}, value...), id: id}
+	})
+}
+
+func (v *ownValue) say(next func(last *said) said) uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s := next(v.last)
+	s.n = v.last.n + 1
+	v.last = &s
+	return s.n
+}
+
+func (v *ownValue) get() *said {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.last
+}
+
+// answered takes what the store said to a call that brought it s.
+func (v *ownValue) answered(s *said, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case err == nil:
+		v.lastErr = nil
+		if s.n > v.confirmed.n {
+			v.confirmed = s
+		}
+	case isRefusal(err):
+		v.refused, v.refusal = s, err
+		if v.last == s { // the next claim would be refused as well
+			before := *v.confirmed
+			before.n = s.n
+			v.last = &before
+		}
+	default:
+		v.lastErr = err
+	}
+	v.tellLocked()
+}
+
+func (v *ownValue) end() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.over = true
+	v.tellLocked()
+}
+
+func (v *ownValue) tellLocked() {
+	close(v.changed)
+	v.changed = make(chan struct{})
+}
+
+// wait waits until the store has confirmed what was said as number n, or something said later. It
+// returns ErrNotInLine once nobody uses the value any more.
+func (v *ownValue) wait(ctx context.Context, what string, n uint64) error {
+	for {
+		v.mu.Lock()
+		confirmed, refused, refusal, over, lastErr := v.confirmed.n, v.refused.n, v.refusal, v.over, v.lastErr
+		changed := v.changed
+		v.mu.Unlock()
+		switch {
+		case confirmed >= n:
+			return nil
+		case refused >= n:
+			return fmt.Errorf("primacy: %s: %w", what, refusal)
+		case over:
+			return notInLine(what)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return unreachable(ctx, what, lastErr)
+		}
+	}
 }

@@ -45,10 +45,11 @@ const (
 type Options struct {
 	// ID is this process among the candidates. Default: HOSTNAME-PID-XXXX with four random hex
 	// digits. Two processes that run at the same time must not have the same one: nothing breaks,
-	// but nobody can tell them apart, and requests by ID reach either. A process that is started
-	// again under its ID does not get its old place back: it waits until the old lease has run
-	// out, at most a TTL, unless the session was closed. Only so is the old process known to have
-	// stopped.
+	// but nobody can tell them apart, and requests by ID reach either. The one that came later
+	// tells of the other (DuplicateID, and a warning in the log) once it has waited for one and a
+	// half TTLs; an Elections looks at one of its names at a time. A process that is started again
+	// under its ID does not get its old place back: it waits until the old lease has run out, at
+	// most a TTL, unless the session was closed. Only so is the old process known to have stopped.
 	ID string
 	// TTL of the lease. Default 10 s. The store may grant more, never less.
 	TTL time.Duration

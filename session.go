@@ -28,12 +28,14 @@ type Session struct {
 	clock   boottime.Clock
 	log     *logQueue
 	exit    func(code int) // os.Exit
+	givenID bool           // Options gave the ID; one that the library has made is nobody else's
 	stats   counters
 	readers eventReaders
 	tallies tallies
 	silence silence
-	// The seats that claims of this process have.
+	// The seats that claims of this process have, and what they say of themselves.
 	localLines localLines
+	ownValues  ownValues
 
 	// The observers of claims: of locks' queues, semaphores, elections, and those of Elections.
 	watchQueues, watchSlots, watchElections, watchEntrants []observer
@@ -45,7 +47,10 @@ type Session struct {
 	queues map[string]*queue   // locks that this process holds or waits for
 	closed bool
 	shut   chan struct{} // closed with it
-	grant  chan struct{} // holds one token: who has it may grant
+	// Other processes that stand under this session's ID: the leases of those that were told last.
+	duplicates []string
+	sampling   bool          // one look for them on behalf of an Elections is due
+	grant      chan struct{} // holds one token: who has it may grant
 }
 
 // NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease
@@ -55,7 +60,18 @@ func NewSession(store driver.Store, o *Options) (*Session, error) {
 	if o == nil {
 		o = &Options{}
 	}
-	return newSession(store, *o, boottime.Now)
+	return newSession(store, *o, clockFor(store))
+}
+
+// clockFor returns the clock of deadlines: the boot clock, or where the store's leases end by Go's
+// timers the clock of those. In suspend both stand still, and in a bubble of testing/synctest the
+// leases would end while the boot clock does not move.
+func clockFor(store driver.Store) boottime.Clock {
+	if !store.Caps().ProcessClock {
+		return boottime.Now
+	}
+	began, at := time.Now(), boottime.Now()
+	return func() time.Duration { return at + time.Since(began) }
 }
 
 func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, error) {
@@ -63,16 +79,18 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		return nil, invalid("this operating system offers no clock that goes on in suspend; " +
 			"Primacy runs on Linux and macOS")
 	}
+	givenID := o.ID != ""
 	o, err := o.fill(store.Caps())
 	if err != nil {
 		return nil, err
 	}
 	s := &Session{
+		givenID:     givenID,
 		uptimeClock: uptimeClock{time.Now()},
 		retrier:     retrier{max(o.timing(o.TTL).Attempt, time.Second)},
 		store:       store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
-		localLines: localLines{taken: map[seat]*localLine{}},
-		leases:     map[*lease]struct{}{}, queues: map[string]*queue{},
+		localLines: localLines{taken: map[seat]*localLine{}}, ownValues: ownValues{byName: map[string]*ownValue{}},
+		leases: map[*lease]struct{}{}, queues: map[string]*queue{},
 		shut: make(chan struct{}), grant: make(chan struct{}, 1),
 	}
 	s.history = newHistoryWriter(s)
@@ -246,6 +264,23 @@ func (s *Session) standingClaims() (all []*claim) {
 	return all
 }
 
+// showAt has the store show what was said last of the claims with that seat.
+func (s *Session) showAt(at seat) {
+	s.mu.Lock()
+	leases := slices.Collect(maps.Keys(s.leases))
+	s.mu.Unlock()
+	for _, l := range leases {
+		l.mu.Lock()
+		c := l.claims[at]
+		l.mu.Unlock()
+		if c != nil {
+			c.mu.Lock()
+			c.showLocked()
+			c.mu.Unlock()
+		}
+	}
+}
+
 // Names returns the names of the elections that this process stands for or leads, in no order. It
 // leaves out a name for whose lock this process waits, or which it holds as a lock.
 func (s *Session) Names() []string {
@@ -342,4 +377,84 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 		return fmt.Errorf("primacy: lock %s: %w, under token %d", name, err, t.token)
 	}
 	return nil
+}
+
+// duplicateAge is how long a claim stands before another claim of the same ID is taken for another
+// process's. By then the leases have run out that this process had before, and those of an earlier
+// process that crashed under the same ID and TTL.
+func duplicateAge(l *lease) time.Duration { return l.timing.TTL * 3 / 2 }
+
+// lookForDuplicates reads the line of a name once, when a claim that enters it now has stood for
+// duplicateAge, and tells of other processes that stand there under this session's ID. Of two
+// processes the one that came later finds the other one. Stop calls the look off; done, if not nil,
+// is called after it.
+func (s *Session) lookForDuplicates(l *lease, name string, lock bool, done func()) (stop func() bool) {
+	return time.AfterFunc(duplicateAge(l), func() {
+		if done != nil {
+			defer done()
+		}
+		ctx, cancel := context.WithTimeout(l.ctx, l.timing.TTL)
+		defer cancel()
+		_ = s.retry(ctx, "read "+name, func(ctx context.Context) error { // it is only a hint
+			line, err := s.store.Line(ctx, name)
+			if err != nil {
+				return err
+			}
+			if line.Holder != nil {
+				s.tellDuplicate(name, lock, *line.Holder)
+			}
+			for _, e := range line.Waiters {
+				s.tellDuplicate(name, lock, e)
+			}
+			return nil
+		})
+	}).Stop
+}
+
+// sampleForDuplicates is lookForDuplicates for an Elections, which would read ten thousand lines:
+// it looks at one of them at a time.
+func (s *Session) sampleForDuplicates(l *lease, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.givenID || s.sampling {
+		return
+	}
+	s.sampling = true
+	s.lookForDuplicates(l, name, false, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.sampling = false
+	})
+}
+
+// maxDuplicates is how many leases of other processes are remembered as told.
+const maxDuplicates = 16
+
+// tellDuplicate tells of another process if e is the claim of one that has this session's ID: once
+// for each of its leases.
+func (s *Session) tellDuplicate(name string, lock bool, e driver.Entry) {
+	if e.Owner != s.o.ID || e.Lease == "" || !s.isNewDuplicate(e.Lease) {
+		return
+	}
+	value := strings.ToValidUTF8(string(e.Value), "?")
+	s.log.log(slog.LevelWarn, "another process has this ID: give each its own or leave Options.ID empty",
+		"election", name, "id", e.Owner, "its lease", e.Lease, "its value", value)
+	s.readers.event(Event{Kind: DuplicateID, Name: name, Lock: lock, Lease: e.Lease, Text: value})
+}
+
+// isNewDuplicate notes that the process with that lease is told. It returns false if it was told
+// before, or if the lease is this session's own.
+func (s *Session) isNewDuplicate(lease string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.leases {
+		if l.dl.ID() == lease {
+			return false
+		}
+	}
+	if slices.Contains(s.duplicates, lease) {
+		return false
+	}
+	s.duplicates = append(s.duplicates[max(0, len(s.duplicates)+1-maxDuplicates):], lease)
+	return true
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
 )
 
@@ -176,4 +177,30 @@ func TestWhatCannotWorkIsRefusedWithItsReason(t *testing.T) {
 		&CampaignOptions{Value: make([]byte, 2<<20)}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("a value of 2 MB: %v", err)
 	}
+}
+
+// elsewhere is a store whose leases end by another clock than Go's timers, as all real ones do.
+type elsewhere struct{ driver.Store }
+
+func (s elsewhere) Caps() driver.Caps {
+	c := s.Store.Caps()
+	c.ProcessClock = false
+	return c
+}
+
+// In a bubble Go's clock is ahead of the boot clock, as the boot clock is of Go's after a suspend:
+// deadlines on the wrong one of them outlive the store's leases.
+func TestDeadlinesAreOnTheClockThatEndsLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{})
+		own, boot := clockFor(st), clockFor(elsewhere{st})
+		begun, booted := own(), boot()
+		time.Sleep(1000 * time.Hour)
+		if d := own() - begun; d != 1000*time.Hour {
+			t.Errorf("on the memory store %v have passed, want 1000 h", d)
+		}
+		if d := boot() - booted; d > 100*time.Hour {
+			t.Errorf("%v have passed on what is to be the boot clock", d)
+		}
+	})
 }

@@ -1,7 +1,6 @@
 package primacy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
 )
 
@@ -164,46 +162,6 @@ func (t *Term) Since() time.Time {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
 	return t.c.won
-}
-
-// Proclaim replaces the value that observers see. It repeats the call until the store answers or
-// ctx ends (ErrUnreachable: the value may or may not have changed). Once the term is over it
-// returns why.
-func (t *Term) Proclaim(ctx context.Context, value []byte) error {
-	if err := checkValue(value); err != nil {
-		return err
-	}
-	if err := t.Check(); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(t.contexts().right, cancel)()
-	t.c.mu.Lock()
-	place := t.c.place
-	t.c.mu.Unlock()
-	err := t.l.s.retry(ctx, "proclaim "+t.c.name, func(ctx context.Context) error {
-		answer := make(chan error, 1)
-		go func() { answer <- t.l.dl.Update(ctx, place, value) }()
-		select { // a store client that ignores its context must not keep the work from stopping
-		case err := <-answer:
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
-	if err == nil {
-		t.c.mu.Lock()
-		t.c.proclaimed = bytes.Clone(value)
-		t.c.mu.Unlock()
-	}
-	if errors.Is(err, driver.ErrGone) {
-		t.c.notify(place.ID, core.ClaimEvent{Kind: core.Lost}, nil)
-	}
-	if over := t.Check(); err != nil && over != nil {
-		return over
-	}
-	return err
 }
 
 // Resign ends the term and gives the claim up, so that the next candidate leads at once. Calling it
@@ -486,6 +444,7 @@ type EndedError struct {
 	Cause  error
 	By     string // who asked for the end, if somebody did
 	Reason string // why he asked, in his words
+	To     string // the ID of the session that he asked to lead next, if he named one
 	lock   bool
 }
 

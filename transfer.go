@@ -19,8 +19,9 @@ import (
 // behind it. To call Transfer is to say that the work has stopped, as with [Term.Resign].
 //
 // Transfer reads the line first. If the successor does not stand there, the error is ErrNotInLine
-// and the term goes on. The term also goes on after ErrInvalid (a lock, a transfer to oneself, a
-// store that cannot hand over), and after ErrUnreachable if Check still says yes.
+// and the term goes on. The term also goes on after ErrDuplicateID (several processes with that ID
+// stand there), after ErrInvalid (a lock, a transfer to oneself, a store that cannot hand over),
+// and after ErrUnreachable if Check still says yes.
 //
 // Then the context ends for ErrTransferred, Check says no, and the store is asked to hand over
 // until it answers. Transfer returns nil once the store has confirmed the hand-over. If the
@@ -72,11 +73,8 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	if st.Leader == nil || st.Leader.Token != t.token {
 		return 0, &EndedError{Name: t.c.name, Token: t.token, Cause: ErrDeposed} // News has not told it yet
 	}
-	successor, ok := st.successor(to)
-	if !ok {
-		return 0, st.notInLine(to)
-	}
-	return uint64(successor.Token), nil
+	successor, err := st.named(to)
+	return uint64(successor.Token), err
 }
 
 // handed returns the error with which Transfer ends, once the claim does not stand any more.
@@ -101,6 +99,23 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 		return fmt.Errorf("%s: %w before the store confirmed it; whether it was handed over is not known", what, ErrDeposed)
 	}
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
+}
+
+// named is successor for somebody who names the session: the error is ErrNotInLine, or
+// ErrDuplicateID where he could mean any of several processes.
+func (st State) named(id string) (Entry, error) {
+	first, ok := st.successor(id)
+	if !ok {
+		return Entry{}, st.notInLine(id)
+	}
+	for _, s := range st.Waiting {
+		if s.ID == id && s.Slots == 0 && s.Token != 0 && s.Lease != first.Lease {
+			return Entry{}, fmt.Errorf("primacy: transfer %s: %w: %q waits under the leases %s and %s; "+
+				"give each process its own ID, or wait for the lease of one that has died to run out",
+				st.Name, ErrDuplicateID, id, first.Lease, s.Lease)
+		}
+	}
+	return first, nil
 }
 
 // notInLine is the error for a successor that does not wait in the line: it names those who do.
@@ -204,10 +219,11 @@ type Request struct {
 // asks the next leader.
 //
 // With To, Ask reads the line first. If To does not wait there, the error is ErrNotInLine, which
-// names those who do; if To leads already, it is ErrInvalid. The leader reads the line too: if To
-// does not wait, it leads on. If To leaves the line while the work is stopping, the name is
-// released to whoever is next. A process that has died stands in the line until its lease runs out:
-// a name that is handed to it has no leader until then.
+// names those who do; if several processes with that ID wait, it is ErrDuplicateID; if To leads
+// already, it is ErrInvalid. The leader reads the line too: if To does not wait, it leads on. If To
+// leaves the line while the work is stopping, the name is released to whoever is next. A process
+// that has died stands in the line until its lease runs out: a name that is handed to it has no
+// leader until then.
 func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
 	if r.To != "" {
 		if err := errors.Join(CheckName(e.name), checkText("ID to transfer to", r.To)); err != nil {
@@ -256,9 +272,8 @@ func (st State) askable(to string) error {
 	case st.Leader.ID == "":
 		return invalid("the leader of %s was entered by another program, which does not listen", st.Name)
 	case to != "":
-		if _, ok := st.successor(to); !ok {
-			return st.notInLine(to)
-		}
+		_, err := st.named(to)
+		return err
 	}
 	return nil
 }

@@ -150,10 +150,11 @@ func TestALateProclaimBringsNoOldValueBack(t *testing.T) {
 				3*time.Second), "latest") == nil
 		})
 		proxy.Heal()
-		time.Sleep(time.Second)
-		resp, err := c.Get(soon(t), e.Key())
-		ok(t, "get", err)
-		if len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != "latest" {
+		if k.shows(func() bool {
+			resp, err := c.Get(soon(t), e.Key())
+			ok(t, "get", err)
+			return len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != "latest"
+		}) {
 			return "the old value is back"
 		}
 		return ""

@@ -95,15 +95,11 @@ func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
 				proxy := etcdtest.NewProxy(t, srv.Addr())
 				lead := k.election(k.open(t, c), pfx)
 				ok(t, "Campaign", lead.Campaign(soon(t), "first"))
-				client, watches := dialSeeingWatches(t, proxy.Addr())
+				client, watching := dialSeeing(t, watches, proxy.Addr())
 				s := k.open(t, client)
-				done := async(func() error { return k.wait(s, pfx, what)(soon(t)) })
+				done := async(func() error { return k.wait(s, pfx, what)(within(t, time.Minute)) })
 				standing(t, c, pfx, 2)
-				select {
-				case <-watches:
-				case <-soon(t).Done():
-					t.Fatal("it waits, and does not watch")
-				}
+				await(t, "its watch", watching)
 				proxy.Cut()
 				compact(t, c)
 				proxy.Heal()
@@ -111,7 +107,7 @@ func TestCompactionEndsNoWaitAndLeavesNoGhost(t *testing.T) {
 					return fmt.Sprintf("the wait ended: %v; %d keys stand", err, keys(t, c, pfx))
 				}
 				ok(t, "Resign", lead.Resign(soon(t)))
-				if err, came := in(10*time.Second, done); !came || err != nil {
+				if err, came := in(20*time.Second, done); !came || err != nil {
 					return fmt.Sprintf("after the leader's resignation: %v", err)
 				}
 				return ""
@@ -201,7 +197,7 @@ func TestALatePutIsRemoved(t *testing.T) {
 		pfx := holdBack(t, proxy, func(ctx context.Context, pfx string) { _ = k.mutex(s, pfx).Lock(ctx) })
 		time.Sleep(3 * time.Second) // what is tried elsewhere is through
 		proxy.Heal()
-		time.Sleep(time.Second)
+		k.shows(func() bool { return keys(t, c, pfx) > 0 })
 		if !before(k.limit(), func() bool { return keys(t, c, pfx) == 0 }) {
 			return "a key stands, and nobody behind it"
 		}
@@ -254,7 +250,7 @@ func TestResignDoesNotForgetOnAnError(t *testing.T) {
 			t.Fatal("Resign = nil without etcd")
 		}
 		proxy.Heal()
-		eventually(t, "a Resign", 10*time.Second, func() bool { return e.Resign(within(t, 2*time.Second)) == nil })
+		eventually(t, "a Resign", 20*time.Second, func() bool { return e.Resign(within(t, 2*time.Second)) == nil })
 		if keys(t, c, pfx) != 0 {
 			return "Resign returned nil, and the key stands"
 		}
@@ -340,9 +336,9 @@ func TestHandOver(t *testing.T) {
 		}
 		slices.Sort(late)
 		t.Logf("from Unlock to Lock: %v", late)
-		at := len(late) / 2
-		if k.name == "ours" {
-			at = 3 // a busy machine delays the others
+		at := 3 // a busy machine delays the others
+		if k.name == "original" {
+			at = len(late) - 1 - at // it is late for up to 100 ms, the less the longer the waiter has stood
 		}
 		if late[at] > 30*time.Millisecond {
 			return fmt.Sprintf("%v in place %d of %d", late[at], at, len(late))

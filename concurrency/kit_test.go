@@ -11,6 +11,7 @@ import (
 	orig "go.etcd.io/etcd/client/v3/concurrency"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
 
 	"github.com/primacy-go/primacy/concurrency"
 )
@@ -71,6 +72,15 @@ func (k kit) limit() time.Duration {
 	return 3 * time.Second
 }
 
+// shows waits for what the original does and ours does not, and reports whether it came. Ours has a
+// second to do it in.
+func (k kit) shows(fault func() bool) bool {
+	if k.name == "ours" {
+		return before(time.Second, fault)
+	}
+	return before(20*time.Second, fault)
+}
+
 // both plays a scenario with each package. It returns the fault that it saw, or "": ours must
 // show none, and the original must, or the scenario proves nothing.
 func both(t *testing.T, scenario func(t *testing.T, k kit) (fault string)) {
@@ -106,31 +116,69 @@ func dialWith(t testing.TB, endpoints []string, o ...grpc.DialOption) *v3.Client
 	return c
 }
 
-// dialSeeingWatches returns a client, and where it tells that etcd has begun a watch for it.
-func dialSeeingWatches(t testing.TB, endpoints ...string) (*v3.Client, <-chan struct{}) {
+// dialSeeing returns a client, and where the first of what see makes of the messages arrives that
+// etcd sends on streams.
+func dialSeeing[T any](t testing.TB, see func(grpc.ClientStream, any) (T, bool), endpoints ...string,
+) (*v3.Client, <-chan T) {
 	t.Helper()
-	begun := make(chan struct{}, 1)
+	seen := make(chan T, 1)
+	tell := func(s grpc.ClientStream, m any) {
+		if x, ok := see(s, m); ok {
+			select {
+			case seen <- x:
+			default:
+			}
+		}
+	}
 	return dialWith(t, endpoints, grpc.WithChainStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc,
 		c *grpc.ClientConn, method string, open grpc.Streamer, o ...grpc.CallOption) (grpc.ClientStream, error) {
 		s, err := open(ctx, d, c, method, o...)
-		return seeingWatches{s, begun}, err
-	})), begun
+		return seeing{s, tell}, err
+	})), seen
 }
 
-type seeingWatches struct {
+type seeing struct {
 	grpc.ClientStream
-	begun chan<- struct{}
+	tell func(grpc.ClientStream, any)
 }
 
-func (s seeingWatches) RecvMsg(m any) error {
+func (s seeing) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
-	if r, ok := m.(*pb.WatchResponse); ok && err == nil && r.Created {
-		select {
-		case s.begun <- struct{}{}:
-		default:
-		}
+	if err == nil {
+		s.tell(s.ClientStream, m)
 	}
 	return err
+}
+
+// watches sees that etcd has begun a watch.
+func watches(_ grpc.ClientStream, m any) (struct{}, bool) {
+	r, ok := m.(*pb.WatchResponse)
+	return struct{}{}, ok && r.Created
+}
+
+// renewals sees that etcd has renewed a lease, and by which member (host:port).
+func renewals(s grpc.ClientStream, m any) (string, bool) {
+	r, ok := m.(*pb.LeaseKeepAliveResponse)
+	if !ok || r.TTL <= 0 {
+		return "", false
+	}
+	p, ok := peer.FromContext(s.Context())
+	if !ok {
+		return "", false
+	}
+	return p.Addr.String(), true
+}
+
+// await waits for what must come, however busy the machine is.
+func await[T any](t testing.TB, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case x := <-c:
+		return x
+	case <-time.After(40 * time.Second):
+		t.Fatalf("%s: not within 40 s", what)
+		panic("unreachable")
+	}
 }
 
 func within(t testing.TB, d time.Duration) context.Context {
@@ -177,7 +225,7 @@ func in(d time.Duration, done <-chan error) (err error, came bool) {
 // standing waits until n keys stand under a prefix.
 func standing(t testing.TB, c *v3.Client, pfx string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d keys under %s", n, pfx), 10*time.Second, func() bool { return keys(t, c, pfx) == n })
+	eventually(t, fmt.Sprintf("%d keys under %s", n, pfx), 20*time.Second, func() bool { return keys(t, c, pfx) == n })
 }
 
 func keys(t testing.TB, c *v3.Client, pfx string) int {

@@ -2,7 +2,9 @@ package concurrency_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,10 +16,11 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
-// deleted returns where the instant arrives at which a key is deleted.
-func deleted(t testing.TB, c *v3.Client, key string) <-chan time.Time {
+// toldFirst watches a session's key. What it returns waits until the key is deleted, and reports
+// whether the session was done by then.
+func toldFirst(t testing.TB, c *v3.Client, key string, s session) func() bool {
 	t.Helper()
-	at := make(chan time.Time, 1)
+	told := make(chan bool, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	w := c.Watch(ctx, key, v3.WithCreatedNotify())
@@ -26,65 +29,64 @@ func deleted(t testing.TB, c *v3.Client, key string) <-chan time.Time {
 		for r := range w {
 			for _, e := range r.Events {
 				if e.Type == v3.EventTypeDelete {
-					at <- time.Now()
+					select {
+					case <-s.Done():
+						told <- true
+					default:
+						told <- false
+					}
 					return
 				}
 			}
 		}
 	}()
-	return at
-}
-
-// doneAt returns where the instant arrives at which a session is done.
-func doneAt(s session) <-chan time.Time {
-	at := make(chan time.Time, 1)
-	go func() {
-		<-s.Done()
-		at <- time.Now()
-	}()
-	return at
-}
-
-// order waits for both instants and says by how much the key was gone before the session was told.
-func order(t testing.TB, gone, told <-chan time.Time) time.Duration {
-	t.Helper()
-	var g, d time.Time
-	limit := time.After(40 * time.Second)
-	for g.IsZero() || d.IsZero() {
-		select {
-		case g = <-gone:
-		case d = <-told:
-		case <-limit:
-			t.Fatalf("not within 40 s: key gone %v, session done %v", !g.IsZero(), !d.IsZero())
-		}
+	return func() bool {
+		t.Helper()
+		return await(t, "the end of "+key, told)
 	}
-	return d.Sub(g)
 }
 
-// TestDoneIsClosedBeforeTheKeyCanGo: replies are late, as they are to a process that was paused
-// with one in its socket, and then none come. The original counts from when it reads a reply.
+const toldLate = "the session was not done when its key was gone"
+
+// TestDoneIsClosedBeforeTheKeyCanGo: an answer to a renewal is late, as it is to a process that was
+// paused with it in its socket, and then none come. The original counts from when it reads it.
 func TestDoneIsClosedBeforeTheKeyCanGo(t *testing.T) {
 	t.Parallel()
 	srv := concurrency.SharedServer(t)
 	c := dial(t, srv.Endpoint())
 	both(t, func(t *testing.T, k kit) string {
+		const ttl = 10
 		proxy := etcdtest.NewProxy(t, srv.Addr())
-		s := k.open(t, dial(t, proxy.Addr()), concurrency.WithTTL(6))
+		client, renewed := dialSeeing(t, renewals, proxy.Addr())
+		s := k.open(t, client, concurrency.WithTTL(ttl))
 		m := k.mutex(s, "late-"+k.name)
 		ok(t, "Lock", m.Lock(soon(t)))
-		gone, told := deleted(t, c, m.Key()), doneAt(s)
-		time.Sleep(1500 * time.Millisecond)
-		proxy.Hold(etcdtest.Down) // renewals are carried out, and their replies wait
-		time.Sleep(1200 * time.Millisecond)
+		told := toldFirst(t, c, m.Key(), s)
+		await(t, "a renewal", renewed)
+		if o, ok := s.(*concurrency.Session); ok {
+			concurrency.WaitRenewals(t, o, 1) // without the end of one it would not begin the next
+		}
+		proxy.Hold(etcdtest.Down) // renewals are carried out, and their answers wait
+		// The fields 2 and 3 of a LeaseKeepAliveResponse.
+		answer := append(binary.AppendUvarint([]byte{2 << 3}, uint64(s.Lease())), 3<<3, ttl)
+		eventually(t, "an answer that waits", 20*time.Second, func() bool { return proxy.Holds(etcdtest.Down, answer) })
 		proxy.Seal() // no more of them
-		time.Sleep(2800 * time.Millisecond)
+		// By its last answer the original believes for some 6 s more, and by the one that waits for
+		// 3 s longer than etcd.
+		time.Sleep(3 * time.Second)
+		select {
+		case <-renewed: // one that came before Hold
+		default:
+		}
 		proxy.Heal()
-		time.Sleep(20 * time.Millisecond) // the replies are read
+		if k.name == "ours" {
+			time.Sleep(200 * time.Millisecond) // its attempt may have ended, and then it reads nothing
+		} else {
+			await(t, "the late answer", renewed)
+		}
 		proxy.Hold()
-		late := order(t, gone, told)
-		t.Logf("done %v after the key was gone", late)
-		if late > 0 {
-			return fmt.Sprintf("the session was done %v after its key was gone", late)
+		if !told() {
+			return toldLate
 		}
 		return ""
 	})
@@ -111,11 +113,15 @@ func TestADeletedKeyEndsTheSession(t *testing.T) {
 
 func TestARevokedLeaseIsNoticedAtOnce(t *testing.T) {
 	t.Parallel()
-	c := dial(t, concurrency.SharedServer(t).Endpoint())
+	srv := concurrency.SharedServer(t)
+	c := dial(t, srv.Endpoint())
 	both(t, func(t *testing.T, k kit) string {
-		s := k.open(t, c)
+		client, renewed := dialSeeing(t, renewals, srv.Endpoint())
+		s := k.open(t, client)
 		ok(t, "Lock", k.mutex(s, "revoked-"+k.name).Lock(soon(t)))
-		time.Sleep(300 * time.Millisecond)
+		if k.name == "original" {
+			await(t, "its first renewal", renewed) // the next is a third of the ttl away
+		}
 		_, err := c.Revoke(soon(t), s.Lease())
 		ok(t, "revoke", err)
 		select {
@@ -154,14 +160,17 @@ func TestAFrozenMemberEndsNoSession(t *testing.T) {
 	for i := range 3 {
 		t.Run(fmt.Sprintf("ours/%d", i), func(t *testing.T) {
 			t.Parallel()
-			if fault := frozen(t, ours, 10, i); fault != "" {
+			if fault := frozen(t, ours, 10, func(*etcdtest.Cluster, <-chan string) int { return i }); fault != "" {
 				t.Error(fault)
 			}
 		})
 	}
 	t.Run("original", func(t *testing.T) {
 		t.Parallel()
-		fault := frozen(t, original, 5, 0, 1, 2)
+		fault := frozen(t, original, 5, func(cluster *etcdtest.Cluster, renewed <-chan string) int {
+			at := await(t, "a renewal", renewed)
+			return slices.IndexFunc(cluster.Members, func(m *etcdtest.Server) bool { return m.Addr() == at })
+		})
 		if fault == "" {
 			t.Error("the original does not show the fault: this test proves nothing")
 		}
@@ -169,28 +178,34 @@ func TestAFrozenMemberEndsNoSession(t *testing.T) {
 	})
 }
 
-// frozen freezes members of a cluster, one after another, and returns the fault that it saw.
-func frozen(t *testing.T, k kit, ttl int, members ...int) (fault string) {
+// frozen freezes a member of a cluster and returns the fault that it saw. Which one is choose's to
+// say, which is told by which member the session is renewed.
+func frozen(t *testing.T, k kit, ttl int, choose func(*etcdtest.Cluster, <-chan string) int) (fault string) {
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
-	s := k.open(t, dial(t, cluster.Endpoints()...), concurrency.WithTTL(ttl))
+	client, renewed := dialSeeing(t, renewals, cluster.Endpoints()...)
+	s := k.open(t, client, concurrency.WithTTL(ttl))
 	m := k.mutex(s, "frozen")
 	ok(t, "Lock", m.Lock(soon(t)))
-	for _, i := range members {
-		member := cluster.Members[i]
-		member.Stop()
-		select {
-		case <-s.Done():
-			member.Cont()
-			if k.name == "ours" && revoked(t, cluster, s.Lease()) {
-				t.Logf("etcd itself has revoked the session's lease, after member %d froze", i)
-				return ""
-			}
-			return fmt.Sprintf("the session was lost when member %d froze", i)
-		case <-time.After(time.Duration(ttl)*time.Second + time.Second):
-		}
-		member.Cont()
-		cluster.WaitLeader()
+	i := choose(cluster, renewed)
+	member := cluster.Members[i]
+	member.Stop()
+	defer member.Cont()
+	enough := time.Duration(ttl)*time.Second + time.Second
+	if k.name == "original" {
+		enough += 10 * time.Second // it looks at its deadline once a second
 	}
+	select {
+	case <-s.Done():
+		member.Cont()
+		if k.name == "ours" && revoked(t, cluster, s.Lease()) {
+			t.Logf("etcd itself has revoked the session's lease, after member %d froze", i)
+			return ""
+		}
+		return fmt.Sprintf("the session was lost when member %d froze", i)
+	case <-time.After(enough):
+	}
+	member.Cont()
+	cluster.WaitLeader()
 	ok(t, "Unlock", m.Unlock(soon(t)))
 	return ""
 }
@@ -214,9 +229,11 @@ func TestALeaseOfAnEarlierRaftTermIsNotReliedOn(t *testing.T) {
 	both(t, func(t *testing.T, k kit) string {
 		cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 		c := dial(t, cluster.Endpoints()...)
-		s := k.open(t, c, concurrency.WithTTL(10))
+		client, renewed := dialSeeing(t, renewals, cluster.Endpoints()...)
+		s := k.open(t, client, concurrency.WithTTL(10))
 		m := k.mutex(s, "term-"+k.name)
 		ok(t, "Lock", m.Lock(soon(t)))
+		told := toldFirst(t, c, m.Key(), s)
 		lead := cluster.WaitLeader()
 		for _, x := range cluster.Members {
 			if x != lead {
@@ -231,13 +248,16 @@ func TestALeaseOfAnEarlierRaftTermIsNotReliedOn(t *testing.T) {
 				return len(resp.Kvs) == 1 && v3.LeaseID(resp.Kvs[0].Lease) != s.Lease()
 			})
 		} else {
-			time.Sleep(4 * time.Second) // a renewal
+			select {
+			case <-renewed: // it may be of before
+			default:
+			}
+			await(t, "a renewal", renewed) // the next is some 3 s away
 		}
-		gone, told := deleted(t, c, m.Key()), doneAt(s)
 		_, err := c.Revoke(soon(t), s.Lease())
 		ok(t, "revoke", err)
-		if late := order(t, gone, told); late > 0 {
-			return fmt.Sprintf("the session was done %v after its key was gone", late)
+		if !told() {
+			return toldLate
 		}
 		return ""
 	})

@@ -52,6 +52,7 @@ type Caps struct {
 	Shared        bool          // claims with Slots can be made
 	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
 	Linearizable  bool          // Line never shows a state older than its call
+	ProcessClock  bool          // leases end by this process's own Go timers; only for a store in its memory
 	BestEffort    string        // what can make two leaders though clocks keep the bound; empty: nothing
 	MinTTL        time.Duration // the least and the largest ttl it can keep
 	MaxTTL        time.Duration

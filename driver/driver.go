@@ -80,9 +80,9 @@ type Lease interface {
 	Renew(ctx context.Context) error
 
 	// Claim enters claims and returns their places in the same order. It is idempotent by Claim.ID:
-	// a caller that lost the answer repeats the call, and the same ID finds its place again. One
-	// lease has at most one claim for each name and seat: the store removes a claim of an earlier
-	// ID before it enters one under a new ID.
+	// a caller that lost the answer repeats the call, and the same ID finds its place again, with
+	// the value that it has by then. One lease has at most one claim for each name and seat: the
+	// store removes a claim of an earlier ID before it enters one under a new ID.
 	//
 	// A claim with Try that does not hold at once gets [ErrTaken], and this call leaves nothing in
 	// the line. An earlier call of the same ID, with an unknown outcome, may have left a claim: the
@@ -103,7 +103,12 @@ type Lease interface {
 	// signal alone: where a push can be lost there is a timer beside it.
 	Follow(places ...Place)
 
-	// Update replaces the value that observers see. [ErrGone] if the place no longer stands.
+	// Update replaces the value that observers see, of a place that is held or waits: that is a
+	// change of its line, which Next tells. The place keeps its order and its token. The value is
+	// replaced when Update returns nil. One whose outcome is unknown may be done later, and bring
+	// its value back over that of a later Update; those whose calls overlap take effect in any
+	// order.
+	// [ErrGone] if the place no longer stands.
 	Update(ctx context.Context, p Place, value []byte) error
 
 	// Release gives places up, held or waiting. A place with a token is removed only if it still

@@ -18,6 +18,7 @@ import (
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
+//	<prefix>@kept/<escaped name>                what leaders keep beyond their terms
 //
 // <lease> is the ID of the session's first etcd lease in lower-case hex, which it keeps when it is
 // moved to another one. <stem> is <lease>, then "+" and the ttl in milliseconds where the session
@@ -30,6 +31,7 @@ const (
 	sessions = "@session/"
 	beats    = "@beat/"
 	journals = "@journal/"
+	keptKeys = "@kept/"
 	beatMark = "+"
 
 	// All keys that are of no line are in [nonLine, nonLineEnd): no escaped name begins so.
@@ -81,6 +83,9 @@ func unescape(s string) (string, bool) {
 
 // hex writes a lease's ID as keys have it.
 func hex(lease int64) string { return strconv.FormatInt(lease, 16) }
+
+// keptKey returns the key of what leaders keep under name.
+func (k layout) keptKey(name string) string { return k.prefix + keptKeys + escape(name) }
 
 // lineDir returns what all claims on name begin with.
 func (k layout) lineDir(name string) string { return k.prefix + escape(name) + "/" }

@@ -26,7 +26,10 @@ func failures(l driver.Lease) (n int) {
 // that was left behind ends with the store at the latest.
 func TestSimulatedSilentMember(t *testing.T) {
 	inCluster(t, 1, 0, func(t *testing.T, c *etcdsim.Cluster) {
-		s := simStore(t, c, 0)
+		cl := simClient(t, c, 0, c.Endpoints())
+		time.Sleep(time.Second)
+		own := c.Connections() // the client's, which etcd's package before 3.7 makes at once: they end with the client
+		s := simStoreOn(t, cl)
 		defer s.Close()
 		l := grant(t, s, "a", 20*time.Second)
 		c.Hold(0, 0, true, true)
@@ -44,8 +47,8 @@ func TestSimulatedSilentMember(t *testing.T) {
 		}
 		c.Heal()
 		time.Sleep(100 * time.Millisecond) // the members close too
-		if n := c.Connections(); n != 0 {
-			t.Errorf("%d connections stand after Close", n)
+		if n := c.Connections(); n > own {
+			t.Errorf("%d connections stand after Close, and %d before the store was made", n, own)
 		}
 	})
 }

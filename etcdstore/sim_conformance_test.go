@@ -24,18 +24,28 @@ func simStore(t testing.TB, c *etcdsim.Cluster, client int) *etcdstore.Store {
 
 func simStoreAt(t testing.TB, c *etcdsim.Cluster, client int, endpoints []string) *etcdstore.Store {
 	t.Helper()
+	return simStoreOn(t, simClient(t, c, client, endpoints))
+}
+
+func simClient(t testing.TB, c *etcdsim.Cluster, client int, endpoints []string) *clientv3.Client {
+	t.Helper()
 	cl, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(),
 		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 3 * time.Second, DialOptions: []grpc.DialOption{c.Dialer(client)}})
 	if err != nil {
 		t.Fatalf("client: %v", err)
 	}
+	t.Cleanup(func() { _ = cl.Close() })
+	return cl
+}
+
+func simStoreOn(t testing.TB, cl *clientv3.Client) *etcdstore.Store {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	s, err := etcdstore.New(ctx, cl, etcdstore.Options{})
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
-	t.Cleanup(func() { _ = cl.Close() })
 	return s
 }
 

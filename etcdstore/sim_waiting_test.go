@@ -94,6 +94,34 @@ func (g *gate) onceFailing(matches func(req any) bool) <-chan struct{} {
 	return failed
 }
 
+// TestSimulatedAWatchFollowsTheCalls: a member falls silent, and a call finds that out. The watch
+// leaves it at once too, and so does whoever waits: it is told of its turn as if nothing were
+// amiss.
+func TestSimulatedAWatchFollowsTheCalls(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		silent := another(c)
+		hs, _ := gatedAt(t, c, 0, c.Leader())
+		ws, _ := gatedAt(t, c, 1, silent)
+		hl, wl := granted(t, hs, "a", time.Minute), granted(t, ws, "b", time.Minute)
+		holder := claimed(t, hl, "x")
+		at := held(t, wl, claimed(t, wl, "x"))
+		time.Sleep(5 * time.Second)
+		c.Hold(1, silent, true, true)
+		c.Hold(1, silent, false, true)
+		if _, err := ws.Line(ending(t, 300*time.Millisecond), "x"); err == nil {
+			t.Fatal("seed 1: the silent member has answered")
+		}
+		time.Sleep(handOver)
+		begun := time.Now()
+		if err := hl.Release(ending(t, 10*time.Second), holder); err != nil {
+			t.Fatalf("seed 1: Release: %v", err)
+		}
+		if took := (<-at).Sub(begun); took > handOver {
+			t.Errorf("seed 1: held %v after the release, want %v at most", took, handOver)
+		}
+	})
+}
+
 // TestSimulatedNewsOutlivesAFailedRead: a claim is deleted by hand, its session is pushed to
 // look, and the look fails. It must look again soon: the push does not come twice.
 func TestSimulatedNewsOutlivesAFailedRead(t *testing.T) {

@@ -38,10 +38,10 @@ func newSubject(t *testing.T, endpoint, name string, ttl time.Duration, unverifi
 	return sub
 }
 
-// renewFor renews as often as it can for d.
-func (s *subject) renewFor(d time.Duration) {
+// renewFor renews as often as it can for d, each time for at most so long.
+func (s *subject) renewFor(d, most time.Duration) {
 	for end := boottime.Now() + d; boottime.Now() < end; time.Sleep(10 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), most)
 		sent := boottime.Now()
 		err := s.lease.Renew(ctx)
 		cancel()
@@ -113,7 +113,7 @@ func TestADeposedLeaderCannotRenew(t *testing.T) {
 		lead.Cont()
 		done := make(chan struct{}, 4)
 		for name, s := range map[string]*subject{"verified": verified, "plain": plain} {
-			go func() { s.renewFor(3500 * time.Millisecond); done <- struct{}{} }()
+			go func() { s.renewFor(3500*time.Millisecond, 300*time.Millisecond); done <- struct{}{} }()
 			go func() { s.untilGone(t, healthy, name); done <- struct{}{} }()
 		}
 		for range cap(done) {

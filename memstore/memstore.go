@@ -10,7 +10,15 @@
 //	  └─────► lease a (timer) ───────┴───────────────────│───────────────────┘
 //	  └─────► lease b (timer) ───────────────────────────┘
 //
-// Leases end by time.AfterFunc, so testing/synctest moves them (call New inside the bubble).
+// Leases end by time.AfterFunc, so testing/synctest moves them, and the deadlines of sessions with
+// them: a test of a program that leads for an hour takes no time. Call New and primacy.NewSession
+// inside the bubble, and close the session before it ends.
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+//		…
+//		defer s.Close(context.Background())
+//
 // [Options.Rate] makes the store's clock run fast or slow against the caller's, [Store.Partition],
 // [Store.Expire] and [Store.Remove] do what networks and operators do.
 package memstore
@@ -92,6 +100,7 @@ func (s *Store) Caps() driver.Caps {
 		Shared:        true,
 		AtomicBatch:   true,
 		Linearizable:  true,
+		ProcessClock:  true,
 		MinTTL:        s.opts.MinTTL,
 		MaxTTL:        s.opts.MaxTTL,
 		Warnings:      []string{"the memory store is seen by this process only and ends with it"},

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/primacy-go/primacy/cmd/internal/near"
+	"github.com/primacy-go/primacy/cmd/internal/tomlfile"
 )
 
 // configArgs marks a verb whose NAME and COMMAND may stand in its section of the file, as "name"
@@ -26,7 +26,7 @@ const configLimit = 1 << 20
 // config is what a file says to one verb.
 type config struct {
 	path   string
-	md     toml.MetaData
+	file   *tomlfile.File
 	flags  map[string]setting // by the flag's name; the verb's own section before what stands above all sections
 	name   string             // NAME, if it is given here
 	args   []string           // COMMAND, likewise
@@ -43,55 +43,46 @@ type setting struct {
 // readConfig reads the file for cmd. What is unknown is an error, in every section: a misspelt key
 // would otherwise be a setting that is silently not there.
 func readConfig(path string, cmd *cobra.Command) (*config, error) {
-	f, err := os.Open(path)
+	text, err := tomlfile.Read(path, configLimit)
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, configLimit+1))
-	if err != nil {
-		return nil, fmt.Errorf("--config: %w", err)
-	}
-	if len(text) > configLimit {
-		return nil, fmt.Errorf("--config %s: it is larger than %d bytes", path, configLimit)
-	}
-	return parseConfig(path, string(text), cmd)
+	return parseConfig(path, text, cmd)
 }
 
 func parseConfig(path, text string, cmd *cobra.Command) (*config, error) {
 	c := &config{path: path, flags: map[string]setting{}}
-	var top map[string]toml.Primitive
-	md, err := toml.Decode(text, &top)
+	file, top, err := tomlfile.Parse(path, text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s", c.where(err), reason(err))
+		return nil, err
 	}
-	c.md = md
+	c.file = file
 	return c, c.section(cmd.Root(), cmd, nil, top)
 }
 
 // section takes in the keys of one table: flags of verb, or tables of the verbs below it.
-func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[string]toml.Primitive) error {
+func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys tomlfile.Table) error {
 	for _, key := range c.order(path, keys) {
-		p := keys[key]
+		v := keys[key]
 		full := append(slices.Clone(path), key)
 		switch sub, f := subcommand(verb, key), configurable(verb, key); {
 		case sub != nil:
-			var below map[string]toml.Primitive
-			if err := c.md.PrimitiveDecode(p, &below); err != nil || !c.isTable(p) {
-				return fmt.Errorf("%s: %s must be a table: [%s]", c.at(p), full, full)
+			below, ok := v.Table()
+			if !ok {
+				return fmt.Errorf("%s: %s must be a table: [%s]", v.At(), full, full)
 			}
 			if err := c.section(sub, wanted, full, below); err != nil {
 				return err
 			}
-		case verb.Annotations[configArgs] != "" && (key == "name" || key == "command" && c.isArray(p)):
-			if err := c.argument(verb == wanted, key, full, p); err != nil {
+		case verb.Annotations[configArgs] != "" && (key == "name" || key == "command" && v.IsList()):
+			if err := c.argument(verb == wanted, key, full, v); err != nil {
 				return err
 			}
 		case f == nil && verb.Annotations[configArgs] != "" && key == "command":
 			return fmt.Errorf("%s: %s must be a list, such as [\"sh\", \"-c\", \"echo hello\"]: there is no shell",
-				c.at(p), full)
+				v.At(), full)
 		case f != nil:
-			s, err := c.setting(full, p)
+			s, err := settingOf(full, v)
 			if err != nil {
 				return err
 			}
@@ -99,7 +90,7 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 				c.put(f.Name, s)
 			}
 		default:
-			return fmt.Errorf("%s: unknown key %s%s", c.at(p), full, hint(near.Word(key, known(verb))))
+			return fmt.Errorf("%s: unknown key %s%s", v.At(), full, hint(near.Word(key, known(verb))))
 		}
 	}
 	return nil
@@ -107,9 +98,9 @@ func (c *config) section(verb, wanted *cobra.Command, path toml.Key, keys map[st
 
 // order returns the keys of a table in the order of the file, those that are not tables first: so a
 // section comes after what it overrides.
-func (c *config) order(path toml.Key, keys map[string]toml.Primitive) []string {
+func (c *config) order(path toml.Key, keys tomlfile.Table) []string {
 	var plain, tables []string
-	for _, k := range c.md.Keys() {
+	for _, k := range c.file.Keys() {
 		if len(k) != len(path)+1 || !slices.Equal(k[:len(path)], path) {
 			continue
 		}
@@ -117,7 +108,7 @@ func (c *config) order(path toml.Key, keys map[string]toml.Primitive) []string {
 		if _, ok := keys[last]; !ok || slices.Contains(plain, last) || slices.Contains(tables, last) {
 			continue
 		}
-		if c.md.Type(k...) == "Hash" {
+		if keys[last].IsTable() {
 			tables = append(tables, last)
 		} else {
 			plain = append(plain, last)
@@ -141,12 +132,12 @@ func (c *config) put(flag string, s setting) {
 }
 
 // argument takes in NAME or COMMAND.
-func (c *config) argument(wanted bool, key string, full toml.Key, p toml.Primitive) error {
-	s, err := c.setting(full, p)
+func (c *config) argument(wanted bool, key string, full toml.Key, v tomlfile.Value) error {
+	s, err := settingOf(full, v)
 	switch {
 	case err != nil:
 		return err
-	case key == "name" && (len(s.words) != 1 || c.isArray(p)):
+	case key == "name" && (len(s.words) != 1 || v.IsList()):
 		return fmt.Errorf("%s: %s must be one string", s.at, full)
 	case !wanted:
 	case key == "name":
@@ -157,16 +148,16 @@ func (c *config) argument(wanted bool, key string, full toml.Key, p toml.Primiti
 	return nil
 }
 
-// setting returns a key's value as words.
-func (c *config) setting(key toml.Key, p toml.Primitive) (setting, error) {
-	s := setting{key: key.String(), at: c.at(p)}
-	var v any
-	if err := c.md.PrimitiveDecode(p, &v); err != nil {
-		return s, fmt.Errorf("%s: %s: %s", s.at, key, reason(err))
+// settingOf returns a key's value as words.
+func settingOf(key toml.Key, v tomlfile.Value) (setting, error) {
+	s := setting{key: key.String(), at: v.At()}
+	var x any
+	if err := v.Decode(&x); err != nil {
+		return s, fmt.Errorf("%s: %s: %w", s.at, key, err)
 	}
-	list, ok := v.([]any)
+	list, ok := x.([]any)
 	if !ok {
-		list = []any{v}
+		list = []any{x}
 	}
 	for _, v := range list {
 		switch v := v.(type) {
@@ -183,49 +174,6 @@ func (c *config) setting(key toml.Key, p toml.Primitive) (setting, error) {
 		}
 	}
 	return s, nil
-}
-
-func (c *config) isArray(p toml.Primitive) bool {
-	var v any
-	if c.md.PrimitiveDecode(p, &v) != nil {
-		return false
-	}
-	_, ok := v.([]any)
-	return ok
-}
-
-func (c *config) isTable(p toml.Primitive) bool {
-	var v any
-	if c.md.PrimitiveDecode(p, &v) != nil {
-		return false
-	}
-	_, ok := v.(map[string]any)
-	return ok
-}
-
-// failing is a value that cannot be decoded: the error says where it stands.
-type failing struct{}
-
-func (*failing) UnmarshalTOML(any) error { return errors.New("no value") }
-
-// at returns where a key stands, as "file:line".
-func (c *config) at(p toml.Primitive) string { return c.where(c.md.PrimitiveDecode(p, &failing{})) }
-
-func (c *config) where(err error) string {
-	var pe toml.ParseError
-	if errors.As(err, &pe) && pe.Position.Line > 0 {
-		return c.path + ":" + strconv.Itoa(pe.Position.Line)
-	}
-	return c.path
-}
-
-// reason is what a parser's error says without its position.
-func reason(err error) string {
-	var pe toml.ParseError
-	if errors.As(err, &pe) && pe.Message != "" {
-		return oneLine(errors.New(pe.Message))
-	}
-	return oneLine(errors.New(strings.TrimPrefix(err.Error(), "toml: ")))
 }
 
 // set gives a flag what the file says, if it says something.

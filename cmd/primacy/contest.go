@@ -179,23 +179,10 @@ func (r *runner) look(ctx context.Context) error {
 		}
 		return nil
 	}
-	if !nested && r.slots == 0 {
-		r.warnOfTwin(st)
-	}
 	if !r.try && r.mustWait(st) {
 		r.say("%s waits for %s: %s, %d waiting", r.session.ID(), r.called(), r.whoHolds(st), waiting(st))
 	}
 	return nil
-}
-
-// warnOfTwin tells of another candidate with our ID: whoever reads who leads, transfers or drains
-// cannot tell the two apart. It may be this one before a restart.
-func (r *runner) warnOfTwin(st primacy.State) {
-	same := func(e primacy.Entry) bool { return e.ID == r.session.ID() }
-	if r.id != "" && (st.Leader != nil && same(*st.Leader) || slices.ContainsFunc(st.Waiting, same)) {
-		r.say("warning: the ID %s is in the queue of %s already: if that is not an earlier run of this one, "+
-			"whose lease ends within its ttl, give each its own --id", r.id, r.called())
-	}
 }
 
 // inTheWay says why a lock is not to be had now.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,11 +61,14 @@ func TestCrashesThatCount(t *testing.T) {
 func TestTheServiceManagerIsToldOfTheBackoff(t *testing.T) {
 	w := newWorld(t)
 	m, in := newServiceManager(w)
-	in.start("run", "--id", "me", "--backoff", "1s", "n", "sh", "-c", "exit 1").ends(1)
-	in.start("run", "--id", "me", "--backoff", "1s", "--wait", "60s", "n", "sh", "-c", "exit 1").ends(1).
-		tells("n failed on this host 1 time in a row")
+	for range 5 {
+		w.start("run", "--id", "me", "--backoff", "0", "n", "sh", "-c", "exit 1").ends(1)
+	}
+	p := in.start("run", "--id", "me", "--backoff", "1h", "--wait", "2h", "n", "true").
+		tells("n failed on this host 5 times in a row")
 	m.hears("STATUS=the command failed soon after its start; stands again in ")
 	m.hears("EXTEND_TIMEOUT_USEC=")
+	p.signal(syscall.SIGTERM).ends(143)
 }
 
 func TestALoopIsOneLine(t *testing.T) {

@@ -87,7 +87,7 @@ func runDemo(ctx context.Context, a *app, keep bool) error {
 			n.down()
 		}
 	}()
-	d.view = newView(a.stdout, demoTTL, d.nodes)
+	d.view = newView(a.stdout, func() []string { return leases(d.nodes, demoTTL) })
 	err = d.script(ctx)
 	d.view.close()
 	if err != nil {

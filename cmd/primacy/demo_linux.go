@@ -6,3 +6,8 @@ import "syscall"
 func nodeAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
+
+// droppedAttr lets a process run as that user, and end with this one.
+func droppedAttr(as *syscall.Credential) *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Credential: as, Pdeathsig: syscall.SIGTERM}
+}

@@ -146,9 +146,9 @@ type view struct {
 	w     io.Writer
 	live  bool
 	width int
-	ttl   time.Duration
-	nodes []*node
 	began time.Time
+
+	picture func() []string
 
 	mu    sync.Mutex
 	drawn int // lines of the picture on the screen
@@ -156,8 +156,8 @@ type view struct {
 	stop  chan struct{}
 }
 
-func newView(w io.Writer, ttl time.Duration, nodes []*node) *view {
-	v := &view{w: w, ttl: ttl, nodes: nodes, began: time.Now(), stop: make(chan struct{}), width: 80}
+func newView(w io.Writer, picture func() []string) *view {
+	v := &view{w: w, picture: picture, began: time.Now(), stop: make(chan struct{}), width: 80}
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
 		v.live = true
 		if cols, _, err := term.GetSize(int(f.Fd())); err == nil && cols > 20 {
@@ -214,30 +214,36 @@ func (v *view) erase() {
 }
 
 func (v *view) draw() {
-	rows := []string{"", fmt.Sprintf("  %-8s %-20s %8s  %s", "ID", "STATE", "TOKEN", "LEASE LEFT")}
-	for _, n := range v.nodes {
-		state, tok, bar := n.say(), "", ""
-		if token, left := n.lease(); left > 0 {
-			tok = fmt.Sprint(token)
-			bar = v.bar(left)
-			if state == "waits" {
-				state = "LEADS"
-			}
-		}
-		rows = append(rows, fmt.Sprintf("  %-8s %-20s %8s  %s", n.id, state, tok, bar))
-	}
-	rows = append(rows, "")
+	rows := slices.Concat([]string{""}, v.picture(), []string{""})
 	for _, r := range rows {
 		fmt.Fprintln(v.w, v.fit(r))
 	}
 	v.drawn = len(rows)
 }
 
+// leases is the picture of the demo: who has what left of its lease.
+func leases(nodes []*node, ttl time.Duration) []string {
+	rows := []string{fmt.Sprintf("  %-8s %-20s %8s  %s", "ID", "STATE", "TOKEN", "LEASE LEFT")}
+	for _, n := range nodes {
+		state, tok, text := n.say(), "", ""
+		if token, left := n.lease(); left > 0 {
+			tok = fmt.Sprint(token)
+			text = bar(left, ttl)
+			if state == "waits" {
+				state = "LEADS"
+			}
+		}
+		rows = append(rows, fmt.Sprintf("  %-8s %-20s %8s  %s", n.id, state, tok, text))
+	}
+	return rows
+}
+
 const barWidth = 24
 
-func (v *view) bar(left time.Duration) string {
-	full := min(barWidth, int(float64(left)/float64(v.ttl)*barWidth+0.5))
-	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full) + fmt.Sprintf(" %.1fs", left.Seconds())
+// bar shows a part of a time.
+func bar(part, whole time.Duration) string {
+	full := min(barWidth, int(float64(part)/float64(whole)*barWidth+0.5))
+	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full) + fmt.Sprintf(" %.1fs", part.Seconds())
 }
 
 // fit cuts a line to the terminal: a wrapped one would spoil the picture.

@@ -37,6 +37,7 @@ func TestDemoEndsWellAndLeavesNothing(t *testing.T) {
 }
 
 func TestDemoGoesOnWithoutTheLeaderItWasToKill(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	oneDemo(t)
 	w := plainWorld(t)
@@ -55,6 +56,7 @@ func TestDemoGoesOnWithoutTheLeaderItWasToKill(t *testing.T) {
 
 // On a busy machine every node may lose its term and end. The demo starts them again.
 func TestDemoGoesOnWithoutAnyNode(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	oneDemo(t)
 	w := plainWorld(t)
@@ -82,6 +84,14 @@ func killNodes(w *world, ids ...string) {
 				w.Fatal(err)
 			}
 		}
+	}
+}
+
+// onlyInVerify leaves a test to make verify (its part race-program): make test runs with -short.
+func onlyInVerify(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long: make verify VERIFY=race-program")
 	}
 }
 

@@ -28,6 +28,7 @@ type event struct {
 	ID        string         `json:"id,omitempty"`
 	Token     primacy.Token  `json:"token,omitzero"`
 	Leader    string         `json:"leader,omitempty"`
+	Lease     string         `json:"lease,omitempty"` // of another process that has this one's ID
 	Reason    primacy.Reason `json:"reason,omitempty"`
 	By        string         `json:"by,omitempty"`   // who asked for it
 	Text      string         `json:"text,omitempty"` // why, in his words

@@ -90,7 +90,12 @@ func (r *request) make(ctx context.Context, a *app, name string) error {
 		return err
 	}
 	defer done()
-	e := s.Election(name)
+	return r.makeOf(ctx, a, s.Election(name))
+}
+
+// makeOf is make, of an election that was opened before.
+func (r *request) makeOf(ctx context.Context, a *app, e *primacy.Election) error {
+	name := e.Name()
 	askCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	if r.to != "" {
@@ -110,7 +115,7 @@ func (r *request) make(ctx context.Context, a *app, name string) error {
 	switch {
 	case errors.Is(err, primacy.ErrNoLeader):
 		return fail(exitNo, "nobody leads %s", name)
-	case errors.Is(err, primacy.ErrNotInLine):
+	case errors.Is(err, primacy.ErrNotInLine), errors.Is(err, primacy.ErrDuplicateID):
 		return &exitError{exitNo, err}
 	case err != nil:
 		return err

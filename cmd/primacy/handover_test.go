@@ -117,7 +117,8 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 	p := w.start("drain", "old", "--reason", "new kernel").ends(exitNo)
 	p.says("one: moved: new leads under token ", "two: moved: new leads under token ",
 		"alone: not moved: no other candidate is waiting",
-		"same: not moved: no other candidate is waiting")
+		"same: not moved: no other candidate is waiting but another process with the ID old: "+
+			"give each process its own")
 	p.complains("old still leads 2 of the 4 it led")
 	if strings.Contains(p.out.String(), "mine") || mine.out.String() != "up\n" {
 		t.Errorf("what another leads was touched: %q", p.out.String())

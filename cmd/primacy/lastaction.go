@@ -40,9 +40,24 @@ var lastActionEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_p
 // lastAction returns what the guardian is to do if this process is killed, nil where the store
 // cannot.
 func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
-	w := lastAction{Store: r.store, Lease: term.Lease(), Env: map[string]string{}}
+	w := lastAction{}
+	if !r.lock {
+		w.Name, w.Token, w.ID = r.name, term.Token(), r.session.ID()
+	}
+	if !r.quiet {
+		w.Message = fmt.Sprintf("primacy: the supervisor is gone; its command was ended and %s %s given up\n",
+			r.right, clean(r.name))
+	}
+	w.Lease = term.Lease()
+	return r.endLease(w, term.TTL())
+}
+
+// endLease adds to w what the guardian needs to reach the store. After ttl the lease is over by
+// itself.
+func (a *app) endLease(w lastAction, ttl time.Duration) *supervise.LastAction {
+	w.Store, w.Env = a.store, map[string]string{}
 	if w.Store == "" || strings.HasPrefix(w.Store, embeddedScheme) {
-		dir, err := r.embeddedDir() // the default depends on the environment
+		dir, err := a.embeddedDir() // the default depends on the environment
 		if err != nil {
 			return nil
 		}
@@ -54,18 +69,11 @@ func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
 			w.Env[name] = v
 		}
 	}
-	if !r.lock {
-		w.Name, w.Token, w.ID = r.name, term.Token(), r.session.ID()
-	}
-	if !r.quiet {
-		w.Message = fmt.Sprintf("primacy: the supervisor is gone; its command was ended and %s %s given up\n",
-			r.right, clean(r.name))
-	}
 	text, err := json.Marshal(w)
 	if err != nil {
 		return nil
 	}
-	return &supervise.LastAction{Payload: text, Limit: term.TTL()} // after that the lease is over by itself
+	return &supervise.LastAction{Payload: text, Limit: ttl}
 }
 
 // executeLastAction runs in the guardian of a dead supervisor, when nothing of the command is left.

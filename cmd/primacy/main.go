@@ -150,7 +150,8 @@ found; 1 means that the answer to a question is no.`,
 		"a TOML file of flags, with a [table] for each command; a flag goes before the environment, that before it")
 	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a),
 		transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a),
-		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(), serveCommand(a), cronCommand(a))
+		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(), serveCommand(a), cronCommand(a),
+		postgresCommand(a))
 	root.AddCommand(schemaCommand(a), storesTopic())
 	addCompletions(a, root)
 	root.SetFlagErrorFunc(flagError)

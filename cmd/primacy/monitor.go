@@ -151,10 +151,16 @@ func (h *renewals) stuck(ttl time.Duration) error {
 	return nil
 }
 
-// followSession follows the renewals, and tells of those that failed.
+// followSession follows the renewals, and tells of those that failed, and of other processes that
+// have our ID: whoever reads who leads, transfers or drains cannot tell the two apart.
 func (m *monitor) followSession(ctx context.Context) {
 	for ev := range m.r.session.Events(ctx) {
 		m.renewals.notified(ev)
+		if ev.Kind == primacy.DuplicateID {
+			m.r.say("warning: the ID %s is in the queue of %s already, of another process (%s): "+
+				"give each its own --id, or leave it out", clean(m.r.session.ID()), m.r.called(), standsAs(ev))
+			m.r.report(event{Event: ev.Kind.String(), Lease: ev.Lease})
+		}
 		if t := m.r.current.Load(); t != nil && ev.Kind == primacy.RenewalMissed {
 			e := event{Event: "renew_late", Token: t.Token(), TookMS: ev.Took.Milliseconds(),
 				Remaining: t.Remaining().Milliseconds()}
@@ -164,6 +170,14 @@ func (m *monitor) followSession(ctx context.Context) {
 			m.r.report(e)
 		}
 	}
+}
+
+// standsAs says where to find another process that has our ID.
+func standsAs(ev primacy.Event) string {
+	if ev.Text == "" {
+		return "lease " + ev.Lease
+	}
+	return fmt.Sprintf("lease %s, value %s", ev.Lease, clean(ev.Text))
 }
 
 // unreachable returns a channel that a failed renewal is received from, if the command is to stop

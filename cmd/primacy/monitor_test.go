@@ -332,7 +332,7 @@ func TestStatusOverHTTP(t *testing.T) {
 	addr := l.Addr().String()
 	l.Close()
 	sock := filepath.Join(w.dir, "status.sock")
-	a := w.start("run", "--status", addr, "--ttl", "4s", "n", "sleep", "1000").tells("leads n")
+	a := w.start("run", "--status", addr, "--ttl", "10s", "n", "sleep", "1000").tells("leads n")
 	b := w.start("run", "--status", "unix:"+sock, "n", "sleep", "1000").tells("waits for n")
 	w.awaitLine("n", 2)
 	w.eventually("both answer", func() bool {

@@ -10,13 +10,6 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// forever is a deadline for what has none: it is no leader's work.
-const forever = 50 * 365 * 24 * time.Hour
-
-// startLimit is how long a standby may take to start. Without it a guardian that hangs before that
-// would keep a winner from leading, for ever.
-const startLimit = 10 * time.Second
-
 // backoff is how long to wait before what ended is started again: a second at first, twice as long
 // each time, half a minute at most. What ran for longer than that begins anew.
 type backoff struct{ next time.Duration }
@@ -68,11 +61,10 @@ func (s *standby) once(ctx context.Context) {
 	grace := s.r.stopGrace(s.r.ttl)
 	c := supervise.Command{
 		Args: shellLine(s.r.standbyLine), Env: s.r.env(map[string]string{roleEnv: "standby"}),
-		Deadline: boottime.Now() + grace + startLimit, Grace: grace, Margin: time.Second,
+		Deadline: supervise.NoDeadline, Grace: grace, // it is no leader's work
 	}
 	s.starts()
-	st, _, err := runLimited(ctx, s.r.supervisor, c, forever, grace, func(p *supervise.Process) {
-		p.Extend(boottime.Now() + forever)
+	st, _, err := runLimited(ctx, s.r.supervisor, c, supervise.NoDeadline, grace, func(p *supervise.Process) {
 		s.runs(p)
 		s.r.report(event{Event: "standby_started", PID: p.PID()})
 	})

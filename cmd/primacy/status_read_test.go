@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -88,7 +89,7 @@ func TestStatusReadsNoMoreThanItNeeds(t *testing.T) {
 			once(s, "loop", time.Second)
 		}
 		once(s, "refused-1", time.Second)
-		leads(s, "billing")
+		term := leads(s, "billing")
 		time.Sleep(time.Second) // its begin is written
 		st.pages = nil
 
@@ -131,7 +132,9 @@ func TestStatusReadsNoMoreThanItNeeds(t *testing.T) {
 			!strings.Contains(out, "\nwhat was led in the last day could not be read: ") {
 			t.Errorf("names that cannot be read:\n%s", out)
 		}
-		s.Close(t.Context())
+		if err := errors.Join(term.Resign(t.Context()), s.Close(t.Context())); err != nil {
+			t.Error(err)
+		}
 	})
 }
 

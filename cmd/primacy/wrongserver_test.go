@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -154,16 +155,41 @@ func TestAMinorityThatRefusesIsTold(t *testing.T) {
 		"use etcd, PostgreSQL, Redis by redis://, or ZooKeeper")
 }
 
-// Two candidates with one ID cannot be told apart by anybody: the second one says so.
+// Two candidates with one ID cannot be told apart by anybody: the second one says so, and status,
+// and a transfer to them is refused.
 func TestTwoOfOneIDAreTold(t *testing.T) {
-	w := newWorld(t)
-	w.start("run", "--id", "same", "n", "sleep", "1000").tells("leads n")
-	w.start("run", "--id", "same", "n", "sleep", "1000").tells("warning: the ID same is in the queue of n already")
-	w.awaitLine("n", 2)
+	w := newWorld(t).with("PRIMACY_TTL=10s")
+	first := w.start("run", "--id", "same", "--value", "web-1", "n", "sleep", "1000").tells("leads n")
 	other := w.start("run", "--id", "other", "n", "sleep", "1000").tells("waits for n")
-	if strings.Contains(other.err.String(), "warning") {
-		t.Errorf("%q", other.err.String())
+	w.awaitLine("n", 2)
+	lease := decode[stateJSON](w, w.start("observe", "--once", "-o", "ndjson", "n").ends(0).out.String()).Leader.Lease
+	w.start("run", "--id", "same", "--events", "log", "n", "sleep", "1000").tells(
+		"warning: the ID same is in the queue of n already, of another process (lease " + lease +
+			", value web-1): give each its own --id")
+	for _, p := range []*prog{first, other} {
+		if strings.Contains(p.err.String(), "warning") {
+			t.Errorf("%v: %q", p, p.err.String())
+		}
 	}
+	w.start("status", "n").ends(0).says("lease " + lease + " has the same ID")
+	w.eventually("it is in the events", func() bool {
+		return slices.ContainsFunc(w.events("log"), func(m event) bool {
+			return m.Event == "duplicate_id" && m.Lease == lease
+		})
+	})
+	w.start("drain", "same").ends(0).says("n: moved: other leads")
+	first.ends(exitResigned)
+	w.start("run", "--id", "same", "n", "sleep", "1000").tells("waits for n")
+	w.awaitLine("n", 3)
+	w.start("transfer", "n", "--to", "same").ends(exitNo).inOneLine().complains("several processes have this ID",
+		`"same" waits under the leases `, "give each process its own ID")
+}
+
+func TestTwoOfOneIDAtALockAreTold(t *testing.T) {
+	w := newWorld(t).with("PRIMACY_TTL=10s")
+	w.start("lock", "--id", "same", "n", "sleep", "1000").tells("holds the lock n")
+	w.start("lock", "--id", "same", "n", "sleep", "1000").tells(
+		"warning: the ID same is in the queue of the lock n already")
 }
 
 func TestObserveOnce(t *testing.T) {

@@ -52,6 +52,11 @@ var breaks = []broken{
 		lease: func(l driver.Lease) driver.Lease { return &strict{Lease: l, gone: map[string]bool{}} }},
 	{name: "updates nothing", clause: "an update replaces the value that observers see",
 		lease: func(l driver.Lease) driver.Lease { return updatesNothing{l} }},
+	{name: "updates who holds and nobody else",
+		clause: "an update of a place that waits is told to who follows the line, and moves nobody",
+		lease:  func(l driver.Lease) driver.Lease { return updatesHolders{l} }},
+	{name: "brings the old value back", clause: "the same claim ID entered again leaves an updated value alone",
+		lease: func(l driver.Lease) driver.Lease { return bringsBack{l} }},
 	{name: "tells no news", clause: "news tells a place that was removed by hand",
 		lease: func(l driver.Lease) driver.Lease { return noNews{l} }},
 	{name: "tells what the owner did", clause: "news says nothing of what the owner did",
@@ -298,6 +303,25 @@ func (l *strict) Release(ctx context.Context, places ...driver.Place) error {
 type updatesNothing struct{ driver.Lease }
 
 func (l updatesNothing) Update(context.Context, driver.Place, []byte) error { return nil }
+
+type updatesHolders struct{ driver.Lease }
+
+func (l updatesHolders) Update(ctx context.Context, p driver.Place, value []byte) error {
+	if !p.Held {
+		return nil
+	}
+	return l.Lease.Update(ctx, p, value)
+}
+
+type bringsBack struct{ driver.Lease }
+
+func (l bringsBack) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
+	places, err := l.Lease.Claim(ctx, claims...)
+	for i, p := range places {
+		_ = l.Lease.Update(ctx, p, claims[i].Value)
+	}
+	return places, err
+}
 
 // noNews tells nothing of what was removed.
 type noNews struct{ driver.Lease }

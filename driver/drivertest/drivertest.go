@@ -73,7 +73,7 @@ type Clause struct {
 func Clauses() []Clause {
 	var all []Clause
 	for _, some := range [][]Clause{
-		leaseClauses, claimClauses, waitClauses, releaseClauses, lineClauses, newsClauses, seatClauses, sharedClauses,
+		leaseClauses, claimClauses, waitClauses, releaseClauses, updateClauses, lineClauses, newsClauses, seatClauses, sharedClauses,
 		semaphoreClauses, transferClauses,
 		followClauses, exchangeClauses, journalClauses, recordClauses,
 		callClauses, restartClauses,

@@ -21,8 +21,6 @@ var releaseClauses = []Clause{
 	{Name: "a claim ID that was released does not enter afterwards", Check: released},
 	{Name: "a claim ID that was released does not push out the claim that stands now", Check: releasedPushes},
 	{Name: "a claim that was given up on its way and released does not enter later", Check: straggler},
-	{Name: "an update replaces the value that observers see", Check: updateSeen},
-	{Name: "an update of a place that is gone is told so", Check: updateGone},
 }
 
 func releaseFrees(t *testing.T, h Harness) {
@@ -189,46 +187,5 @@ func straggler(t *testing.T, h Harness) {
 				t.Fatalf("line = %+v, want it empty after the Release", ln)
 			}
 		}
-	}
-}
-
-func updateSeen(t *testing.T, h Harness) {
-	name := unique()
-	leases, places := queue(t, h, name, 2)
-	watches := open(t, h)
-	before := line(t, watches, name)
-	for _, value := range []string{"one", "", "two\x00\xfe"} {
-		if err := leases[0].Update(soon(t), places[0], []byte(value)); err != nil {
-			t.Fatalf("Update: %v", err)
-		}
-		ln := line(t, watches, name)
-		if ln.Holder == nil || string(ln.Holder.Value) != value || ln.Holder.Token != places[0].Token {
-			t.Errorf("line after Update = %+v, want value %q under token %d", ln, value, places[0].Token)
-		}
-		if ln.Revision <= before.Revision {
-			t.Errorf("revision after Update = %d, want more than %d", ln.Revision, before.Revision)
-		}
-		before = ln
-	}
-	if err := leases[1].Update(soon(t), places[1], []byte("next")); err != nil {
-		t.Errorf("Update of a place that waits: %v", err)
-	}
-	release(t, leases[0], places[0])
-	hold(t, leases[1], places[1])
-	if got := holder(t, watches, name); string(got.Value) != "next" {
-		t.Errorf("value of the new holder = %q, want what it set while it waited", got.Value)
-	}
-}
-
-func updateGone(t *testing.T, h Harness) {
-	s, name := open(t, h), unique()
-	l, successor := grant(t, s, "a"), grant(t, s, "b")
-	p := claim(t, l, driver.Claim{Name: name, ID: unique(), Value: []byte("old")})
-	release(t, l, p)
-	claim(t, successor, driver.Claim{Name: name, ID: unique(), Value: []byte("new")})
-	wantGone(t, "Update of a place that was released", l.Update(soon(t), p, []byte("late")))
-	wantGone(t, "Update of a place that never was", l.Update(soon(t), driver.Place{Name: name, ID: unique()}, []byte("late")))
-	if got := holder(t, s, name); string(got.Value) != "new" {
-		t.Errorf("value = %q, want the successor's", got.Value)
 	}
 }

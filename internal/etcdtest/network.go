@@ -122,15 +122,21 @@ func (nw *Network) down() {
 // Host returns the address of machine i.
 func (nw *Network) Host(i int) string { return fmt.Sprintf("%s.%d", nw.subnet, 4*i+2) }
 
+// Subnet holds the addresses of all machines and of the test.
+func (nw *Network) Subnet() string { return nw.subnet + ".0/24" }
+
 // Options returns o for a cluster with one member on each machine.
 func (nw *Network) Options(o Options) Options {
 	for i := range nw.names {
 		o.Hosts = append(o.Hosts, nw.Host(i))
 	}
-	o.Wrap = func(member int, cmd []string) []string {
-		return append([]string{"ip", "netns", "exec", nw.names[member]}, cmd...)
-	}
+	o.Wrap = nw.On
 	return o
+}
+
+// On returns the command that runs cmd on machine i. It is the same process.
+func (nw *Network) On(i int, cmd []string) []string {
+	return append([]string{"ip", "netns", "exec", nw.names[i]}, cmd...)
 }
 
 // Cut lets nothing pass between machine i and the other machines, silently, until Heal.
@@ -161,13 +167,41 @@ func (nw *Network) CutClients(i int) error {
 	return nw.blackhole(nw.Host(i), nw.subnet+".242")
 }
 
+// CutPort lets nothing pass from machine i to machine j, silently, until Heal, that goes to the
+// TCP port or comes from it.
+func (nw *Network) CutPort(i, j int, port string) error {
+	return nw.ports("100", i, j, port, "blackhole")
+}
+
+// CutAllBut lets nothing pass from machine i to machine j, silently, until Heal, but what goes to
+// the TCP port or comes from it.
+func (nw *Network) CutAllBut(i, j int, port string) error {
+	if err := nw.ports("99", i, j, port, "table", "main"); err != nil {
+		return err
+	}
+	return nw.CutOneWay(i, j)
+}
+
+func (nw *Network) ports(pref string, i, j int, port string, action ...string) error {
+	for _, end := range []string{"sport", "dport"} {
+		rule := []string{"-n", nw.router, "rule", "add", "pref", pref, "from", nw.Host(i), "to", nw.Host(j),
+			"ipproto", "tcp", end, port}
+		if err := ip(append(rule, action...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (nw *Network) blackhole(from, to string) error {
 	return ip("-n", nw.router, "rule", "add", "pref", "100", "from", from, "to", to, "blackhole")
 }
 
 // Heal joins all machines again.
 func (nw *Network) Heal() {
-	for ip("-n", nw.router, "rule", "del", "pref", "100") == nil {
+	for _, pref := range []string{"100", "99"} {
+		for ip("-n", nw.router, "rule", "del", "pref", pref) == nil {
+		}
 	}
 }
 

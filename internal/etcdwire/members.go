@@ -24,6 +24,8 @@ const (
 // on: with a balancer, one frozen member of three would swallow every third call.
 type Members struct {
 	client *clientv3.Client
+	// Called when calls go to another member from now on, without the lock. Nil: nobody asks.
+	moved func()
 
 	mu      sync.Mutex
 	members []*member
@@ -133,17 +135,27 @@ func (ms *Members) link(m *member) (MemberConn, error) {
 
 // FailOver moves all calls from a member that failed to the one whose last failure is longest ago.
 func (ms *Members) FailOver(l MemberConn) {
+	if ms.leave(l) && ms.moved != nil {
+		ms.moved()
+	}
+}
+
+// leave is FailOver. It reports whether calls go to another member from now on.
+func (ms *Members) leave(l MemberConn) bool {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if l.member.conn == l.Conn {
-		l.stale, l.failed = true, time.Now()
+	if l.member.conn != l.Conn {
+		return false // an earlier connection: it says nothing of the present one
 	}
+	l.stale, l.failed = true, time.Now()
 	if ms.current != l.member {
-		return // somebody else moved on already
+		return false // somebody else moved on already
 	}
-	if m := ms.other(l.member); m != nil {
+	m := ms.other(l.member)
+	if m != nil {
 		ms.current = m
 	}
+	return m != nil
 }
 
 // other returns another member than m, the one whose last failure is longest ago; nil if there is

@@ -54,6 +54,7 @@ func New(client *clientv3.Client, prefix string) *Wire {
 	w := &Wire{client: client, Members: Members{client: client}, opening: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.Hub = newHub(w, prefix)
+	w.Members.moved = w.Hub.rouse // its stream may be at the member that was left
 	w.opening <- struct{}{}
 	return w
 }

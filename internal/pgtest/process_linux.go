@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,6 +26,15 @@ func notRoot(tb testing.TB) owner {
 	if os.Getuid() != 0 {
 		return owner{}
 	}
+	o, err := ordinary()
+	if err != nil {
+		missing(tb, err.Error())
+	}
+	return o
+}
+
+// ordinary is the user whom root starts PostgreSQL as.
+func ordinary() (owner, error) {
 	for _, name := range []string{"postgres", "nobody"} {
 		u, err := user.Lookup(name)
 		if err != nil {
@@ -33,11 +43,10 @@ func notRoot(tb testing.TB) owner {
 		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
 		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 		if err1 == nil && err2 == nil {
-			return owner{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
+			return owner{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 		}
 	}
-	missing(tb, "PostgreSQL does not run as root, and there is no user postgres or nobody")
-	return owner{}
+	return owner{}, errors.New("PostgreSQL does not run as root, and there is no user postgres or nobody")
 }
 
 func (o owner) own(path string) error {
@@ -70,6 +79,12 @@ var onOneThread = sync.OnceValue(func() func(func() error) error {
 	}
 })
 
+// Postmaster returns the command line of the server's first process, and the user whom it must run
+// as, nil for our own. It is for a test that starts the server itself, after Kill.
+func (s *Server) Postmaster() (args []string, as *syscall.Credential) {
+	return append([]string{program(s.tb, "postgres"), "-D", s.data()}, s.settings()...), s.as.cred
+}
+
 // Launch starts a server that has ended, or ends it as Kill does and starts it again, with its port
 // and data. It does not wait until it serves.
 func (s *Server) Launch() error {
@@ -79,7 +94,8 @@ func (s *Server) Launch() error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(program(s.tb, "postgres"), append([]string{"-D", s.data()}, s.settings()...)...)
+	args, _ := s.Postmaster()
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	s.as.wear(cmd)
 	// The others of the server end by themselves when their parent is gone.
@@ -174,7 +190,9 @@ func (s *Server) Cont() {
 }
 
 // attach starts a process that ends with ours, however that ends.
-func (s *Server) attach(cmd *exec.Cmd) error {
+func (s *Server) attach(cmd *exec.Cmd) error { return attach(cmd) }
+
+func attach(cmd *exec.Cmd) error {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	return onOneThread()(cmd.Start)
 }

@@ -18,6 +18,8 @@ func notRoot(tb testing.TB) owner {
 	return owner{}
 }
 
+func ordinary() (owner, error) { return owner{}, errLinux }
+
 func (owner) own(string) error { return errLinux }
 func (owner) wear(*exec.Cmd)   {}
 
@@ -25,6 +27,8 @@ func (owner) wear(*exec.Cmd)   {}
 func (s *Server) Launch() error { return errLinux }
 
 func (s *Server) attach(*exec.Cmd) error { return errLinux }
+
+func attach(*exec.Cmd) error { return errLinux }
 
 // Kill ends the server.
 func (s *Server) Kill() {}

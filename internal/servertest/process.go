@@ -60,6 +60,14 @@ func (p *Process) Exited() bool {
 	}
 }
 
+// PID returns the number of the process that was started last, 0 if none was.
+func (p *Process) PID() int {
+	if proc := p.process(); proc != nil {
+		return proc.Pid
+	}
+	return 0
+}
+
 // Kill ends the process with SIGKILL, one that is frozen too, and waits for it.
 func (p *Process) Kill() {
 	p.mu.Lock()

@@ -12,7 +12,12 @@ import (
 )
 
 // dieWithUs has the kernel kill the server when the test process dies, however it dies.
-func dieWithUs(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+func dieWithUs(cmd *exec.Cmd) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+}
 
 // Halt freezes a process (SIGSTOP) and returns when none of its threads runs any more. The signal
 // alone returns at once, and on a busy machine a server answered a request that was sent after it.

@@ -171,11 +171,6 @@ func (e *Ensemble) Addrs() []string {
 	return all
 }
 
-// URL returns the --store URL of the whole ensemble.
-func (e *Ensemble) URL() string {
-	return e.Members[0].scheme() + strings.Join(e.Addrs(), ",")
-}
-
 func (e *Ensemble) up() error {
 	for _, s := range e.Members {
 		if err := s.start(); err != nil {

@@ -3,6 +3,7 @@ package mutations
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -33,13 +34,28 @@ type verdict struct {
 	mutation
 	seeds string
 	took  time.Duration
-	err   error // it was not caught
+	err   error // errSkipped, or why it was not caught
+}
+
+// errSkipped says that the test of a mutation skips itself on this machine also without the
+// mutation: a kernel without namespaces has no part in a rule about them.
+var errSkipped = errors.New("its test skips itself here")
+
+func (v verdict) String() string {
+	switch {
+	case v.err == nil:
+		return "caught"
+	case errors.Is(v.err, errSkipped):
+		return "not judged: " + v.err.Error()
+	}
+	return "NOT CAUGHT"
 }
 
 var (
 	header  = regexp.MustCompile(`(?s)\A# What: ([^\n]+)\n# Run: (\S+) (\S+)\n`)
 	changed = regexp.MustCompile(`(?m)^\+\+\+ (?:b/)?(\S+)`)
 	seed    = regexp.MustCompile(`seed (\d+)`)
+	skip    = regexp.MustCompile(`((?:    .*\n)*)--- SKIP: `)
 )
 
 // root is the folder of the module.
@@ -127,6 +143,25 @@ func (m mutation) apply(root, dir string) (overlay string, err error) {
 	return overlay, os.WriteFile(overlay, text, 0o600)
 }
 
+// test runs the test that must fail, over the mutated files or, with none, over the code as it is.
+func (m mutation) test(ctx context.Context, root, overlay string) (text string, err error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-v", "-failfast",
+		"-timeout", "3m", "-run", m.run, m.pkg)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "MUTATION="+m.name)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// skipped says why a test that passed has judged nothing: whole tests skipped themselves, and none
+// was run.
+func skipped(text string) (why string, ok bool) {
+	s := skip.FindStringSubmatch(text)
+	if s == nil || strings.Contains(text, "\n--- PASS: ") {
+		return "", false
+	}
+	return strings.Join(strings.Fields(s[1]), " "), true
+}
+
 // try runs the test that must fail. An error says that it did not, or that something else went
 // wrong.
 func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err error) {
@@ -136,14 +171,19 @@ func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err 
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-failfast", "-timeout", "3m", "-run", m.run, m.pkg)
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "MUTATION="+m.name)
-	out, err := cmd.CombinedOutput()
-	text := string(out)
+	text, err := m.test(ctx, root, overlay)
 	switch {
 	case err == nil && strings.Contains(text, "no tests to run"):
 		return "", fmt.Errorf("%s has no test %s", m.pkg, m.run)
 	case err == nil:
+		if _, ok := skipped(text); ok {
+			// The mutation may be why it skipped itself.
+			if plain, err := m.test(ctx, root, ""); err == nil {
+				if why, ok := skipped(plain); ok {
+					return "", fmt.Errorf("%w: %s", errSkipped, why)
+				}
+			}
+		}
 		return "", fmt.Errorf("not caught: %s %s passes without this rule", m.pkg, m.run)
 	case strings.Contains(text, "[build failed]") || strings.Contains(text, "[setup failed]"):
 		return "", fmt.Errorf("it does not compile:\n%s", text)
@@ -197,22 +237,27 @@ func TestMutations(t *testing.T) {
 		t.Fatalf("no mutation matches MUTATIONS=%q", which)
 	}
 	verdicts := tryAll(t, todo)
-	caught := 0
+	caught, none := 0, 0
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "mutation\tcaught by\tseeds\ttook\twhat")
 	for _, v := range verdicts {
 		by := strings.TrimSuffix(v.pkg, "/.") + " " + v.run
-		if v.err != nil {
+		switch {
+		case v.err == nil:
+			caught++
+		case errors.Is(v.err, errSkipped):
+			by = "NOT JUDGED"
+			t.Logf("%s: %v", v.name, v.err)
+			none++
+		default:
 			by = "NOT CAUGHT"
 			t.Errorf("%s (%s): %v", v.name, v.what, v.err)
-		} else {
-			caught++
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f s\t%s\n", v.name, by, v.seeds, v.took.Seconds(), v.what)
 	}
 	w.Flush()
-	t.Logf("%d of %d mutations caught\n%s", caught, len(verdicts), table)
+	t.Logf("%d of %d mutations caught, %d not judged on this machine\n%s", caught, len(verdicts), none, table)
 }
 
 // tryAll tries two at a time: most of the time goes into compiling.
@@ -228,7 +273,7 @@ func tryAll(t *testing.T, todo []mutation) []verdict {
 			start := time.Now()
 			seeds, err := m.try(t.Context(), root(t), dir)
 			verdicts[i] = verdict{mutation: m, seeds: seeds, took: time.Since(start), err: err}
-			fmt.Fprintf(os.Stderr, "%s: %s\n", m.name, map[bool]string{true: "caught", false: "NOT CAUGHT"}[err == nil])
+			fmt.Fprintf(os.Stderr, "%s: %s\n", m.name, verdicts[i])
 		})
 	}
 	all.Wait()
@@ -239,6 +284,15 @@ func tryAll(t *testing.T, todo []mutation) []verdict {
 // that does not compile or touches a test is refused.
 func TestTheHarnessBites(t *testing.T) {
 	dir := t.TempDir()
+	for text, want := range map[string]string{
+		"=== RUN   TestA\n    a_test.go:1: no namespaces\n--- SKIP: TestA (0.00s)\nPASS\n": "a_test.go:1: no namespaces",
+		"    a_test.go:1: x\n--- SKIP: TestA (0.00s)\n--- PASS: TestB (0.00s)\nPASS\n":     "",
+		"=== RUN   TestB\n--- PASS: TestB (0.00s)\nPASS\n":                                 "",
+	} {
+		if why, _ := skipped(text); why != want {
+			t.Errorf("%q: skipped for %q, want %q", text, why, want)
+		}
+	}
 	write := func(name, text string) string {
 		p := filepath.Join(dir, name)
 		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {

@@ -70,6 +70,8 @@ func reachable() []search {
 				d = append(d, "ENTERING")
 			case m == "observed" && i > 7:
 				d = append(d, "T=2", "TOKENS=2", "BASE=6")
+			case m == "seal":
+				d = append(d, "TERMS=3", "K=2", "CHANGES=1")
 			case m != "raftterm":
 				d = append(d, "WRITES")
 			case i == 7:

@@ -20,6 +20,8 @@ const (
 	noGhost   = "VIOLATED no ghost"
 	dead      = "VIOLATED dead stays dead"
 	stands    = "VIOLATED claim stands"
+	lost      = "VIOLATED nothing lost"
+	oneAcks   = "VIOLATED one acknowledges"
 	reached   = "REACHED"
 )
 
@@ -52,6 +54,19 @@ var bases = []search{
 	{Model: "zk", Name: "all rules", Says: "session timeout 5, drift 1, a ping each tick", Define: []string{"T=5"},
 		Cut: true},
 
+	{Model: "seal", Name: "all rules, voters", Says: "3 servers, k 1, 3 terms, 1 commit, 1 change of voters",
+		Define: []string{"TERMS=3", "CHANGES=1"}},
+	{Model: "seal", Name: "all rules, voters", Says: "3 servers, k 1, 2 terms, 2 commits, 1 change of voters",
+		Define: []string{"COMMITS=2", "CHANGES=1"}},
+	{Model: "seal", Name: "all rules, voters", Says: "3 servers, k 2, 2 terms, 2 commits, 1 change of voters",
+		Define: []string{"COMMITS=2", "CHANGES=1", "K=2"}},
+	{Model: "seal", Name: "all rules, wipe", Says: "3 servers, k 1, 2 terms, 1 commit, 1 change, 1 disk wiped",
+		Define: []string{"CHANGES=1", "WIPES=1"}},
+	{Model: "seal", Name: "all rules, behind", Says: "3 servers, 3 commits; a voter was left behind with a longer WAL",
+		Define: []string{"BEHIND", "TERMS=3", "COMMITS=3", "CHANGES=1", "K=2"}},
+	{Model: "seal", Name: "all rules", Says: "3 servers, k 1, 2 terms, 1 commit", Define: []string{"TERMS=2"},
+		Cut: true},
+
 	{Model: "lease", Name: "all rules", Says: "ttl 2, drift 1, 3 tokens, 1 resign each",
 		Define: []string{"T=2", "CLAIMS=2", "TOKENS=3"}, Large: true},
 	{Model: "lease", Name: "all rules", Says: "ttl 3, drift 1, 2 tokens, 1 resign each",
@@ -62,6 +77,8 @@ var bases = []search{
 		Large: true},
 	{Model: "zk", Name: "all rules", Says: "session timeout 9, drift 2, a ping each 2 ticks",
 		Define: []string{"T=9", "E=2", "P=2"}, Large: true},
+	{Model: "seal", Name: "all rules, voters", Says: "3 servers, k 2, 3 terms, 2 commits, 1 change of voters",
+		Define: []string{"TERMS=3", "COMMITS=2", "CHANGES=1", "K=2"}, Large: true},
 }
 
 // options take one rule out each. Every one must have a counterexample.
@@ -125,6 +142,25 @@ var options = []search{
 	{Model: "zk", Name: "NO_DRIFT", Says: "the deadline has no margin for drift", Want: stands},
 	{Model: "zk", Name: "STARVED", Says: "a leader commits while its pings are overdue", Want: stands},
 	{Model: "zk", Name: "RACE", Says: "a follower forgets a touch that comes beside a ping", Want: stands},
+
+	{Model: "seal", Name: "UNSEALED", Says: "an answer counts of a member that still listens", Want: oneAcks},
+	{Model: "seal", Name: "EARLY", Says: "a member answers while its walreceiver runs", Want: lost},
+	{Model: "seal", Name: "PENDING", Says: "a member answers while its promotion is under way",
+		Define: []string{"TERMS=3"}, Want: oneAcks},
+	{Model: "seal", Name: "FEWER", Says: "one answer less than q is enough", Want: lost},
+	{Model: "seal", Name: "Q_FALLS", Says: "q falls at a promotion", Define: []string{"TERMS=3"}, Want: lost},
+	{Model: "seal", Name: "LSN_FIRST", Says: "the longer WAL wins, whatever its timeline",
+		Define: []string{"BEHIND", "TERMS=3", "COMMITS=3", "CHANGES=1", "K=2"}, Want: lost},
+	{Model: "seal", Name: "SAME_LIFE", Says: "a wiped member still counts as the voter that it was",
+		Define: []string{"WIPES=1"}, Want: lost},
+	{Model: "seal", Name: "DROP_FIRST", Says: "a voter is dropped by the record before SSN",
+		Define: []string{"CHANGES=1"}, Want: lost},
+	{Model: "seal", Name: "ADD_FIRST", Says: "a voter is added by SSN before the record",
+		Define: []string{"CHANGES=1", "ONE_VOTER"}, Want: lost},
+	{Model: "seal", Name: "NO_EVIDENCE", Says: "SSN counts as loaded at once", Define: []string{"CHANGES=1", "K=2"},
+		Want: lost},
+	{Model: "seal", Name: "NO_BARRIER", Says: "q falls before what was committed before has been flushed",
+		Define: []string{"CHANGES=1"}, Want: lost},
 }
 
 // events must be reachable with all rules, or the models hold because nothing happens in them. The
@@ -169,6 +205,16 @@ var events = map[string][]string{
 		"a later leader ends the session",
 		"a renewal counts after the leader was frozen",
 	},
+	"seal": {
+		"a commit is acknowledged",
+		"a former primary acknowledges a commit that the present one has",
+		"a primary ends by its own agent",
+		"a member is rewound",
+		"fewer than all voters are enough",
+		"a promotion comes after its term",
+		"a record settles other voters",
+		"a reply is heard of a member that has left",
+	},
 }
 
-var models = []string{"lease", "raftterm", "observed", "zk"}
+var models = []string{"lease", "raftterm", "observed", "zk", "seal"}

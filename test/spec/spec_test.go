@@ -109,7 +109,8 @@ func TestEveryOptionIsSearchedAndExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := []string{"T", "E", "TOKENS", "CLAIMS", "TERMS", "LEASES", "ONLY", "REACH", "WRITES", "ENTERING", "BASE", "P"}
+	own := []string{"T", "E", "TOKENS", "CLAIMS", "TERMS", "LEASES", "ONLY", "REACH", "WRITES", "ENTERING", "BASE", "P",
+		"COMMITS", "K", "CHANGES", "WIPES", "ONE_VOTER", "BEHIND"}
 	for _, m := range models {
 		src, err := sources.ReadFile(m + ".pml")
 		if err != nil {

@@ -75,6 +75,11 @@ func (a *run) round(number int, f checkedFault, gaps map[string]spread) {
 		v = a.settled()
 	}
 	begin := boottime.Now()
+	defer func() {
+		if a.Failed() {
+			a.Logf("%2d %s: failed, with %s leading under token %d", number, f.name, v.id, v.token)
+		}
+	}()
 	note := f.inject(a, v)
 	if v.watch != nil {
 		v.watch.end()

@@ -13,8 +13,8 @@ import (
 // change; TestProblems holds docs/serve.md to them.
 var Problems = []health.Kind{health.NotFound, health.BadMethod, health.Invalid,
 	badJSON, unauthorized, peerRefused, crossSite, hostRefused, badMedia, tooLarge,
-	held, tooLate, noLeader, notStanding, notHeld, noJob, stale, idInUse, notOffered, refused, unreachable, stopping,
-	tooMany, internal}
+	held, tooLate, noLeader, notStanding, duplicateID, notHeld, noJob, stale, idInUse, notOffered, refused,
+	unreachable, stopping, tooMany, internal}
 
 var (
 	badJSON      = kind("bad-json", http.StatusBadRequest, "the body is not the JSON that this path takes")
@@ -28,6 +28,7 @@ var (
 	tooLate      = kind("wait-timeout", http.StatusRequestTimeout, "not acquired in the time given")
 	noLeader     = kind("no-leader", http.StatusConflict, "nobody leads")
 	notStanding  = kind("not-standing", http.StatusConflict, "that candidate is not waiting for this election")
+	duplicateID  = kind("duplicate-id", http.StatusConflict, "several processes wait under that id")
 	notHeld      = kind("not-held", http.StatusGone, "nothing is held here under that token")
 	stale        = kind("stale-token", http.StatusPreconditionFailed, "a larger token has been seen")
 	noJob        = kind("no-such-job", http.StatusNotFound, "no process has ever had a job of that name")
@@ -50,7 +51,8 @@ func kindOf(err error) health.Kind {
 		err  error
 		kind health.Kind
 	}{
-		{primacy.ErrNotInLine, notStanding}, {primacy.ErrNoLeader, noLeader}, {primacy.ErrHeld, held},
+		{primacy.ErrNotInLine, notStanding}, {primacy.ErrDuplicateID, duplicateID},
+		{primacy.ErrNoLeader, noLeader}, {primacy.ErrHeld, held},
 		{primacy.ErrInvalid, health.Invalid},
 		{primacy.ErrRefused, refused}, {primacy.ErrClosed, stopping}, {primacy.ErrUnreachable, unreachable},
 		{driver.ErrGone, notHeld},

@@ -3,16 +3,13 @@ package cron
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/BurntSushi/toml"
-
 	"github.com/primacy-go/primacy/cmd/internal/near"
+	"github.com/primacy-go/primacy/cmd/internal/tomlfile"
 )
 
 // fileLimit bounds a file of jobs, and jobsLimit how many it may have.
@@ -21,91 +18,74 @@ const (
 	jobsLimit = 5000
 )
 
-// file is a file of jobs while it is read.
-type file struct {
-	path string
-	md   toml.MetaData
-}
-
 // setters take in a key of a job, or of [defaults]. What is unknown is an error: a misspelt key
 // would be a setting that is silently not there.
-var setters = map[string]func(*Job, *value) error{
-	"schedule":      func(j *Job, v *value) error { return v.text(&j.Spec) },
-	"timezone":      func(j *Job, v *value) error { return v.text(&j.Zone) },
-	"command":       func(j *Job, v *value) error { return v.command(&j.Command) },
-	"dir":           func(j *Job, v *value) error { return v.text(&j.Dir) },
-	"env":           func(j *Job, v *value) error { return v.env(&j.Env) },
-	"overlap":       func(j *Job, v *value) error { return v.text(&j.Overlap) },
-	"missed":        func(j *Job, v *value) error { return v.text(&j.Missed) },
-	"missed_within": func(j *Job, v *value) error { return v.duration(&j.MissedWithin) },
-	"late":          func(j *Job, v *value) error { return v.duration(&j.Late) },
-	"catch_up":      func(j *Job, v *value) error { return v.number(&j.CatchUp) },
-	"retries":       func(j *Job, v *value) error { return v.number(&j.Retries) },
-	"retry_delay":   func(j *Job, v *value) error { return v.duration(&j.RetryDelay) },
-	"retry_on":      func(j *Job, v *value) error { return v.list(&j.RetryOn) },
-	"timeout":       func(j *Job, v *value) error { return v.duration(&j.Timeout) },
-	"stop_timeout":  func(j *Job, v *value) error { return v.duration(&j.StopTimeout) },
-	"jitter":        func(j *Job, v *value) error { return v.duration(&j.Jitter) },
-	"keep":          func(j *Job, v *value) error { return v.number(&j.Keep) },
+var setters = map[string]func(*Job, value) error{
+	"schedule":      func(j *Job, v value) error { return v.text(&j.Spec) },
+	"timezone":      func(j *Job, v value) error { return v.text(&j.Zone) },
+	"command":       func(j *Job, v value) error { return v.command(&j.Command) },
+	"dir":           func(j *Job, v value) error { return v.text(&j.Dir) },
+	"env":           func(j *Job, v value) error { return v.env(&j.Env) },
+	"overlap":       func(j *Job, v value) error { return v.text(&j.Overlap) },
+	"missed":        func(j *Job, v value) error { return v.text(&j.Missed) },
+	"missed_within": func(j *Job, v value) error { return v.duration(&j.MissedWithin) },
+	"late":          func(j *Job, v value) error { return v.duration(&j.Late) },
+	"catch_up":      func(j *Job, v value) error { return v.number(&j.CatchUp) },
+	"retries":       func(j *Job, v value) error { return v.number(&j.Retries) },
+	"retry_delay":   func(j *Job, v value) error { return v.duration(&j.RetryDelay) },
+	"retry_on":      func(j *Job, v value) error { return v.list(&j.RetryOn) },
+	"timeout":       func(j *Job, v value) error { return v.duration(&j.Timeout) },
+	"stop_timeout":  func(j *Job, v value) error { return v.duration(&j.StopTimeout) },
+	"jitter":        func(j *Job, v value) error { return v.duration(&j.Jitter) },
+	"keep":          func(j *Job, v value) error { return v.number(&j.Keep) },
 }
 
 // Load reads a file of jobs. An error is one line: FILE:LINE, the job, the key, and what to do.
 func Load(path string) ([]*Job, error) {
-	f, err := os.Open(path)
+	text, err := tomlfile.Read(path, fileLimit)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, fileLimit+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(text) > fileLimit:
-		return nil, fmt.Errorf("%s: it is larger than %d bytes", path, fileLimit)
-	}
-	return Parse(path, string(text))
+	return Parse(path, text)
 }
 
 // Parse is [Load] of a text; path is what errors call it.
 func Parse(path, text string) ([]*Job, error) {
-	var top map[string]toml.Primitive
-	f := &file{path: path}
-	md, err := toml.Decode(text, &top)
+	_, top, err := tomlfile.Parse(path, text)
 	if err != nil {
-		return nil, f.plain(err)
+		return nil, err
 	}
-	f.md = md
 	for _, key := range slices.Sorted(maps.Keys(top)) {
 		if key != "defaults" && key != "jobs" {
-			return nil, fmt.Errorf("%s: unknown key %q: use [defaults] and [jobs.NAME]", f.at(top[key]), key)
+			return nil, fmt.Errorf("%s: unknown key %q: use [defaults] and [jobs.NAME]", top[key].At(), key)
 		}
 	}
 	base := DefaultJob()
-	if p, ok := top["defaults"]; ok {
-		if _, err := f.table(p, "[defaults]", &base); err != nil {
+	if v, ok := top["defaults"]; ok {
+		if _, err := take(v, "[defaults]", &base); err != nil {
 			return nil, err
 		}
 	}
-	p, ok := top["jobs"]
+	v, ok := top["jobs"]
 	if !ok {
 		return nil, fmt.Errorf("%s: no jobs: write [jobs.NAME] with schedule and command", path)
 	}
-	return f.jobs(p, base)
-}
-
-func (f *file) jobs(p toml.Primitive, base Job) (jobs []*Job, err error) {
-	var named map[string]toml.Primitive
-	if !f.isTable(p) || f.md.PrimitiveDecode(p, &named) != nil {
-		return nil, fmt.Errorf("%s: jobs must be tables: [jobs.NAME]", f.at(p))
+	named, ok := v.Table()
+	if !ok {
+		return nil, fmt.Errorf("%s: jobs must be tables: [jobs.NAME]", v.At())
 	}
 	if len(named) > jobsLimit {
-		return nil, fmt.Errorf("%s: %d jobs, more than %d", f.path, len(named), jobsLimit)
+		return nil, fmt.Errorf("%s: %d jobs, more than %d", path, len(named), jobsLimit)
 	}
+	return makeJobs(named, base)
+}
+
+func makeJobs(named tomlfile.Table, base Job) (jobs []*Job, err error) {
 	for _, name := range slices.Sorted(maps.Keys(named)) {
 		where := "[jobs." + name + "]"
 		j := base
 		j.Name, j.Env = name, maps.Clone(base.Env)
-		keys, err := f.table(named[name], where, &j)
+		keys, err := take(named[name], where, &j)
 		if err != nil {
 			return nil, err
 		}
@@ -113,100 +93,61 @@ func (f *file) jobs(p toml.Primitive, base Job) (jobs []*Job, err error) {
 		var wrong *problem
 		if errors.As(err, &wrong) {
 			if at, given := keys[wrong.key]; given {
-				return nil, fmt.Errorf("%s: %s %w", f.at(at), where, err)
+				return nil, fmt.Errorf("%s: %s %w", at.At(), where, err)
 			}
-			return nil, fmt.Errorf("%s: %s %w", f.at(named[name]), where, err)
+			return nil, fmt.Errorf("%s: %s %w", named[name].At(), where, err)
 		}
 		jobs = append(jobs, checked)
 	}
 	return jobs, nil
 }
 
-// table takes the keys of one table into a job.
-func (f *file) table(p toml.Primitive, where string, j *Job) (keys map[string]toml.Primitive, err error) {
-	if !f.isTable(p) || f.md.PrimitiveDecode(p, &keys) != nil {
-		return nil, fmt.Errorf("%s: %s must be a table of keys", f.at(p), where)
+// take takes the keys of one table into a job.
+func take(v tomlfile.Value, where string, j *Job) (tomlfile.Table, error) {
+	keys, ok := v.Table()
+	if !ok {
+		return nil, fmt.Errorf("%s: %s must be a table of keys", v.At(), where)
 	}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		set, known := setters[key]
 		if !known {
 			all := slices.Sorted(maps.Keys(setters))
 			if meant := near.Word(key, all); meant != "" {
-				return nil, fmt.Errorf("%s: %s unknown key %q; did you mean %s?", f.at(keys[key]), where, key, meant)
+				return nil, fmt.Errorf("%s: %s unknown key %q; did you mean %s?", keys[key].At(), where, key, meant)
 			}
-			return nil, fmt.Errorf("%s: %s unknown key %q: use %s", f.at(keys[key]), where, key,
+			return nil, fmt.Errorf("%s: %s unknown key %q: use %s", keys[key].At(), where, key,
 				strings.Join(all, ", "))
 		}
-		if err := set(j, &value{f, keys[key]}); err != nil {
-			return nil, fmt.Errorf("%s: %s %s: %w", f.at(keys[key]), where, key, err)
+		if err := set(j, value{keys[key]}); err != nil {
+			return nil, fmt.Errorf("%s: %s %s: %w", keys[key].At(), where, key, err)
 		}
 	}
 	return keys, nil
 }
 
-// isTable says whether a value is a table: the decoder makes an empty one of a number.
-func (f *file) isTable(p toml.Primitive) bool {
-	var v any
-	if f.md.PrimitiveDecode(p, &v) != nil {
-		return false
-	}
-	_, ok := v.(map[string]any)
-	return ok
-}
-
-// nowhere is a value that cannot be decoded: the error says where it stands.
-type nowhere struct{}
-
-func (*nowhere) UnmarshalTOML(any) error { return errors.New("no value") }
-
-// at returns where a key stands, as "file:line".
-func (f *file) at(p toml.Primitive) string {
-	var pe toml.ParseError
-	if errors.As(f.md.PrimitiveDecode(p, &nowhere{}), &pe) && pe.Position.Line > 0 {
-		return fmt.Sprintf("%s:%d", f.path, pe.Position.Line)
-	}
-	return f.path
-}
-
-// plain is what is wrong with the file as TOML, in one line.
-func (f *file) plain(err error) error {
-	var pe toml.ParseError
-	if errors.As(err, &pe) {
-		text := pe.Message
-		if text == "" {
-			text = pe.Error()
-		}
-		return fmt.Errorf("%s:%d: %s", f.path, pe.Position.Line, strings.ReplaceAll(text, "\n", "; "))
-	}
-	return fmt.Errorf("%s: %s", f.path, strings.ReplaceAll(err.Error(), "\n", "; "))
-}
-
 // value is one key's value.
-type value struct {
-	f *file
-	p toml.Primitive
-}
+type value struct{ tomlfile.Value }
 
-func (v *value) text(to *string) error {
-	if v.f.md.PrimitiveDecode(v.p, to) != nil {
+func (v value) text(to *string) error {
+	if v.Decode(to) != nil {
 		return errors.New(`give a string, in "quotes"`)
 	}
 	return nil
 }
 
-func (v *value) number(to *int) error {
+func (v value) number(to *int) error {
 	var n int64
-	if v.f.md.PrimitiveDecode(v.p, &n) != nil || n > 1<<30 || n < -1<<30 {
+	if v.Decode(&n) != nil || n > 1<<30 || n < -1<<30 {
 		return errors.New("give a whole number")
 	}
 	*to = int(n)
 	return nil
 }
 
-func (v *value) duration(to *time.Duration) error {
+func (v value) duration(to *time.Duration) error {
 	var s string
 	wrong := errors.New(`give a duration such as "90s", "10m" or "24h"`)
-	if v.f.md.PrimitiveDecode(v.p, &s) != nil {
+	if v.Decode(&s) != nil {
 		return wrong
 	}
 	d, err := time.ParseDuration(s)
@@ -217,9 +158,9 @@ func (v *value) duration(to *time.Duration) error {
 	return nil
 }
 
-func (v *value) list(to *[]string) error {
+func (v value) list(to *[]string) error {
 	var all []string
-	if v.f.md.PrimitiveDecode(v.p, &all) != nil {
+	if v.Decode(&all) != nil {
 		return errors.New(`give a list of strings: ["one", "two"]`)
 	}
 	*to = all
@@ -227,9 +168,9 @@ func (v *value) list(to *[]string) error {
 }
 
 // command is a list, or one line for the shell.
-func (v *value) command(to *[]string) error {
+func (v value) command(to *[]string) error {
 	var line string
-	if v.f.md.PrimitiveDecode(v.p, &line) == nil {
+	if v.Decode(&line) == nil {
 		if strings.TrimSpace(line) == "" {
 			return errors.New("it is empty")
 		}
@@ -242,9 +183,9 @@ func (v *value) command(to *[]string) error {
 	return nil
 }
 
-func (v *value) env(to *map[string]string) error {
+func (v value) env(to *map[string]string) error {
 	var all map[string]string
-	if !v.f.isTable(v.p) || v.f.md.PrimitiveDecode(v.p, &all) != nil {
+	if !v.IsTable() || v.Decode(&all) != nil {
 		return errors.New(`give a table of strings: { NAME = "value" }`)
 	}
 	if *to == nil {

@@ -85,6 +85,31 @@ func (m *Mover) Drain(ctx context.Context, whom Whom, states []primacy.State, te
 // errAlone is that there is no candidate to move an election to.
 var errAlone = errors.New("no other candidate is waiting")
 
+// alone is errAlone, or says that who waits has the leader's own ID: a drain of that ID means both.
+func alone(st primacy.State) error {
+	for _, w := range st.Waiting {
+		if w.ID == st.Leader.ID && w.Lease != st.Leader.Lease {
+			return fmt.Errorf("%w but another process with the ID %s: give each process its own", errAlone, w.ID)
+		}
+	}
+	return errAlone
+}
+
+// several says whether several processes wait under an ID.
+func several(st primacy.State, id string) bool {
+	var lease string
+	for _, w := range st.Waiting {
+		if id == "" || w.ID != id || w.Slots != 0 || w.Lease == lease {
+			continue
+		}
+		if lease != "" {
+			return true
+		}
+		lease = w.Lease
+	}
+	return false
+}
+
 // leave moves one election away from whom, as often as one of them leads.
 func (m *Mover) leave(ctx context.Context, st primacy.State, whom Whom) Move {
 	done := Move{Name: st.Name, Token: st.Leader.Token}
@@ -92,7 +117,7 @@ func (m *Mover) leave(ctx context.Context, st primacy.State, whom Whom) Move {
 	for whom.leads(st) {
 		to, ok := otherThan(st, whom)
 		if !ok {
-			return done.ends(Left, st, errAlone)
+			return done.ends(Left, st, alone(st))
 		}
 		next, err := m.end(ctx, e, st.Leader.Token, to)
 		if errors.Is(err, driver.ErrGone) {
@@ -116,6 +141,9 @@ func (m *Mover) One(ctx context.Context, st primacy.State, to string) Move {
 		return done.ends(Failed, st, primacy.ErrNoLeader)
 	}
 	done.Token = st.Leader.Token
+	if several(st, to) {
+		return done.ends(Failed, st, fmt.Errorf("%w: %s: give each process its own", primacy.ErrDuplicateID, to))
+	}
 	next, err := m.end(ctx, m.Session.Election(st.Name), done.Token, to)
 	switch {
 	case errors.Is(err, driver.ErrGone):

@@ -2,6 +2,7 @@ package handover
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -20,7 +21,11 @@ func fleet(t *testing.T, st *memstore.Store, names []string, ids ...string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = s.Close(context.Background()) })
+		t.Cleanup(func() { // what deaf candidates lead is never resigned
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			_ = s.Close(ctx)
+		})
 		for _, name := range names {
 			go func() {
 				for t.Context().Err() == nil {
@@ -76,6 +81,13 @@ func TestOne(t *testing.T) {
 		if did := m.One(t.Context(), state("quiet"), ""); did.Result != Late ||
 			!strings.Contains(did.Err.Error(), "deaf has not given it up after 1s") {
 			t.Errorf("of one that does not listen: %+v", did)
+		}
+		// Two wait under one ID: nobody can say which is meant, and the leader is not asked.
+		fleet(t, st, []string{"n"}, "same", "same")
+		now = state("n")
+		if did := m.One(t.Context(), now, "same"); did.Result != Failed ||
+			!errors.Is(did.Err, primacy.ErrDuplicateID) || state("n").Leader.Token != now.Leader.Token {
+			t.Errorf("two of one ID: %+v", did)
 		}
 		if did := m.One(t.Context(), primacy.State{Name: "x"}, ""); did.Result != Failed {
 			t.Errorf("where nobody leads: %+v", did)

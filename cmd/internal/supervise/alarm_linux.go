@@ -4,6 +4,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,6 +54,14 @@ func (a *alarm) set(at time.Duration) {
 	a.settime(unix.ItimerSpec{
 		Value:    unix.NsecToTimespec(int64(max(at, 1))), // 0 would switch it off
 		Interval: unix.NsecToTimespec(int64(alarmInterval)),
+	})
+}
+
+// repeat makes the alarm go off at intervals from now on, and at no instant that was set before.
+func (a *alarm) repeat(interval time.Duration) {
+	a.settime(unix.ItimerSpec{
+		Value:    unix.NsecToTimespec(int64(boottime.Now() + interval)),
+		Interval: unix.NsecToTimespec(int64(interval)),
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,9 +22,16 @@ var (
 	ErrNotExecutable = errors.New("command not executable") // a shell would exit 126
 	ErrTooLate       = errors.New("too little time before the deadline")
 
+	// ErrEnding: a [Process.Bind] or [Process.Unbind] came too late and has changed nothing.
+	ErrEnding = errors.New("the command has ended or is being ended")
+
 	// ErrIsolate: this machine lets this process make no PID namespace, or gives it no timer.
 	ErrIsolate = errors.New("the command cannot be isolated")
 )
+
+// NoDeadline is the [Command].Deadline of a command that may run as long as this process does.
+// [Process.Bind] gives it a deadline, [Process.Unbind] takes that away again.
+const NoDeadline = time.Duration(math.MaxInt64)
 
 // Command is what to run, and until when. Only Args and Deadline are required.
 type Command struct {
@@ -35,13 +43,26 @@ type Command struct {
 	// command becomes its foreground group.
 	Stdin, Stdout, Stderr *os.File
 
-	Deadline   time.Duration  // on the boot clock (internal/boottime): by then nothing of the command is left
+	// Deadline is on the boot clock (internal/boottime): by then nothing of the command is left. It
+	// may be NoDeadline.
+	Deadline   time.Duration
 	Grace      time.Duration  // from the stop signal to SIGKILL; must fit before Deadline. Default 5 s
 	Margin     time.Duration  // from SIGKILL to Deadline. Default: time left / 20, at most 100 ms
 	StopSignal syscall.Signal // default SIGTERM
 
+	// DeathSignal is what the kernel sends to the command, and to nothing that it started, when the
+	// guardian dies. Default SIGKILL. It matters when supervisor and guardian are killed at one
+	// instant. A server that ends its own processes on another signal, as PostgreSQL does on
+	// SIGQUIT, then takes them along. The kernel forgets it when the command changes its user.
+	// Without effect after [Supervisor.Isolate].
+	DeathSignal syscall.Signal
+
+	// KillRemaining is for a command that must leave nothing behind. When it exits, what it has
+	// left behind is killed at once, not after the stop signal and Grace.
+	KillRemaining bool
+
 	// LastAction is what the guardian does for this process when this process has died; nil:
-	// nothing.
+	// nothing. [Process.SetLastAction] replaces it.
 	LastAction *LastAction
 
 	// NoJobControl is for a command that runs beside another one, such as a hook. The package then
@@ -87,13 +108,14 @@ func (c Command) resolve(now time.Duration) (Command, string, error) {
 	if c.StopSignal == 0 {
 		c.StopSignal = syscall.SIGTERM
 	}
+	if c.DeathSignal == 0 {
+		c.DeathSignal = syscall.SIGKILL
+	}
 	if c.Grace < 0 || c.Margin < 0 {
 		return c, "", fmt.Errorf("grace %v or margin %v is negative: give a duration ≥ 0", c.Grace, c.Margin)
 	}
-	// Without this the command would get its stop signal in the moment it starts.
-	if left <= c.Grace || left <= c.Margin {
-		return c, "", fmt.Errorf("%w: %v left, grace %v, margin %v: extend first, or give a shorter grace",
-			ErrTooLate, left, c.Grace, c.Margin)
+	if err := enoughTime(left, c.Grace, c.Margin); err != nil {
+		return c, "", err
 	}
 	path, err := LookPath(c.Args)
 	if err != nil {
@@ -108,6 +130,15 @@ func (c Command) resolve(now time.Duration) (Command, string, error) {
 		}
 	}
 	return c, path, nil
+}
+
+// enoughTime returns [ErrTooLate] if the command would get its stop signal, or be killed, at once.
+func enoughTime(left, grace, margin time.Duration) error {
+	if left <= grace || left <= margin {
+		return fmt.Errorf("%w: %v left, grace %v, margin %v: extend first, or give a shorter grace",
+			ErrTooLate, left, grace, margin)
+	}
+	return nil
 }
 
 // LookPath returns the absolute path of the executable that args[0] names, or [ErrNotFound] or

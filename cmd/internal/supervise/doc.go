@@ -6,7 +6,7 @@
 // this process is killed or frozen, because a second process, the guardian, keeps the deadline too:
 //
 //	supervisor  ── orders: start, deadline, signal, stop ──▶  guardian ── starts ──▶ COMMAND
-//	(the caller) ◀── reports: started, failed, suspended, gone ─ │                      │
+//	(the caller) ◀── reports: started, bound, suspended, gone ── │                      │
 //	     │                                                       │                its children
 //	     └── guardian killed or frozen:                          └── supervisor dead or frozen:
 //	         kills the tree itself                                   TERM, then KILL by the deadline
@@ -20,6 +20,11 @@
 // and a child subreaper: the kernel gives it every process below it that loses its parent, also
 // after setsid and a double fork. The supervisor is a subreaper too, so what a killed guardian
 // leaves falls to the supervisor. "The tree" is the command and everything below the guardian.
+//
+// A command may also have no deadline ([NoDeadline]), as a server that needs no right as long as it
+// is a standby. [Process.Bind] gives it one: when Bind has returned nil, the guardian has confirmed
+// the deadline, and the caller may let the server become the leader. Without a deadline too the
+// tree ends as soon as its supervisor or its guardian has died.
 //
 // # Words
 //
@@ -37,13 +42,15 @@
 //
 //	running ──▶ stopping  (stop signal sent: Stop, deadline − grace, supervisor gone,
 //	   │          │         or the command has exited and left processes behind)
-//	   │          ▼  grace over, or deadline − margin
+//	   │          ▼  grace over (with KillRemaining: at once when the command has exited),
+//	   │          │  or deadline − margin
 //	   └──────▶ killing   (SIGKILL to the group and to every descendant, round after round)
 //	              │
 //	              ▼
 //	            gone      (nothing left, everything reaped)
 //
-// Only in the last state does [Process.Wait] return, and only then may a [LastAction] run.
+// An order that replaces the deadline is carried out in the first state only, and refused in the
+// others. Only in the last state does [Process.Wait] return, and only then may a [LastAction] run.
 //
 // # The last action
 //
@@ -61,7 +68,7 @@
 //	                 alarm_linux.go, tree_linux.go, terminal_linux.go, lastaction.go (the public
 //	                 types)
 //	supervisor       command.go, supervisor_linux.go, process_linux.go (any goroutine),
-//	                 watcher_linux.go (one goroutine a Process)
+//	                 bind_linux.go (any goroutine), watcher_linux.go (one goroutine a Process)
 //	guardian         guardian_linux.go, lastaction_linux.go (one loop, on a thread that it locks
 //	                 with runtime.LockOSThread)
 //	init             namespace_linux.go: the first process of a PID namespace, see Isolate
@@ -87,7 +94,10 @@
 // daemon, cron, systemd-run), one it has no permission to kill (set-user-ID, when we are not root),
 // or one that hangs in the kernel (state D). [Status].Overrun shows the last two. If supervisor and
 // guardian are killed at the same instant, the command dies with its parent (PDEATHSIG), but its
-// own children live on, unless [Supervisor.Isolate] was called. When a whole machine, or a cgroup
+// own children live on, unless [Supervisor.Isolate] was called, or the command ends them itself on
+// [Command].DeathSignal, for which it must run: a suspended one does not. A guardian without a
+// deadline that is frozen by a cgroup notices its supervisor's death when it is thawed; one that is
+// suspended, within a second. When a whole machine, or a cgroup
 // without Isolate, is frozen and thawed, the command runs on until the guardian has woken: only the
 // fencing token helps.
 package supervise

@@ -74,8 +74,8 @@ func GuardianMain(handler OrphanHandler) {
 		g.sleep()
 		now := boottime.Now()
 		orders := g.readOrders()
-		for _, o := range orders { // first, so that no other order is taken for one that came too late
-			g.plan.extend(o.Deadline)
+		for _, answer := range g.takeDeadlines(orders) { // first: no other order is then taken for a late one
+			g.report(answer)
 		}
 		for _, o := range orders {
 			g.obey(o, now)
@@ -175,12 +175,22 @@ func (g *guardian) sleep() {
 	}
 }
 
+// idleWake is how long a guardian without a deadline may stay suspended.
+const idleWake = time.Second
+
 // setAlarms sets the alarms for the present plan. With a namespace the kernel kills this process
 // shortly before the deadline, and the tree with it, if nobody has killed the tree by then.
 // Without one killAlarm is never armed: the command would end with this process, but what the
 // command started would not, and nobody would be left to kill it.
+//
+// While there is no deadline, the alarm goes off every idleWake. A guardian that was suspended then
+// finds soon that its supervisor has died, or has given it a deadline.
 func (g *guardian) setAlarms() {
-	g.alarm.set(g.plan.killAt())
+	if g.plan.unbound() {
+		g.alarm.repeat(idleWake)
+	} else {
+		g.alarm.set(g.plan.killAt())
+	}
 	g.killAlarm.set(g.plan.deadline - g.plan.margin/4)
 }
 
@@ -207,7 +217,30 @@ func (g *guardian) report(r report) {
 	}
 }
 
-// obey carries out an order that was read after now.
+// takeDeadlines carries out those orders that move or replace the deadline or replace the last
+// action, and returns the answers to them. They count however late the guardian reads them: it may
+// have been frozen, and its supervisor gives none when it is too late. The alarms are set when
+// takeDeadlines returns: this process may be suspended as soon as its answer is sent.
+func (g *guardian) takeDeadlines(orders []order) (answers []report) {
+	rebound := false
+	for _, o := range orders {
+		g.plan.extend(o.Deadline)
+		if o.LastAction != nil {
+			g.lastAction.action = o.LastAction.Action
+		}
+		if o.Rebind != nil {
+			held := !g.goneReported && g.plan.rebind(o.Rebind.Deadline)
+			rebound = rebound || held
+			answers = append(answers, report{Rebound: &reboundReport{ID: o.Rebind.ID, Held: held}})
+		}
+	}
+	if rebound {
+		g.setAlarms()
+	}
+	return answers
+}
+
+// obey carries out an order that was read after now, unless takeDeadlines has done so.
 func (g *guardian) obey(o order, now time.Duration) {
 	if g.pid == 0 {
 		if o.Start != nil {
@@ -234,7 +267,7 @@ func (g *guardian) start(c startOrder) {
 	attr := &syscall.ProcAttr{
 		Dir: string(c.Dir), Env: convert[string](c.Env), Files: []uintptr{0, 1, 2},
 		// Ctty is a descriptor: standard input, in this process and in the command.
-		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: c.Foreground, Ctty: 0, Pdeathsig: syscall.SIGKILL},
+		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: c.Foreground, Ctty: 0, Pdeathsig: c.DeathSignal},
 	}
 	if fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3); err == nil {
 		if g.terminal, _ = openTerminal(fd, c.Group); g.terminal == nil {
@@ -268,9 +301,7 @@ func (g *guardian) start(c startOrder) {
 		return
 	}
 	g.pid = pid
-	if c.LastAction != nil && g.lastAction.handler != nil {
-		g.lastAction.action, g.lastAction.stderr = c.LastAction, newStderrCopy(2)
-	}
+	g.lastAction.begin(c)
 	releaseFiles()
 	g.report(report{Started: pid})
 }
@@ -362,7 +393,7 @@ func (g *guardian) act(now time.Duration) {
 		return
 	}
 	if g.commandExited && !g.remainingStopSent {
-		g.stopRemaining()
+		g.stopRemaining(now)
 	}
 	// The next two conditions may hold on every later wake-up too. Repeating stop is harmless: only
 	// the first call sends signals, and a later one never lengthens the grace.
@@ -396,9 +427,14 @@ func (g *guardian) stop(cause Cause, grace time.Duration) {
 
 // stopRemaining sends the stop signal to the processes that an exited command has left behind. They
 // must end too: when the command has ended, the supervisor's caller wants to give up its right.
-func (g *guardian) stopRemaining() {
+// With KillRemaining they are to be killed at now.
+func (g *guardian) stopRemaining(now time.Duration) {
 	g.remainingStopSent = true
 	g.setCause(CauseExited)
+	if g.command.KillRemaining {
+		g.plan.beginStop(now, 0)
+		return
+	}
 	g.plan.beginStop(boottime.Now(), g.command.Grace)
 	g.signalDescendants(g.command.StopSignal)
 	g.signalDescendants(unix.SIGCONT)
@@ -492,7 +528,7 @@ func (g *guardian) reportGone() {
 // held has run out by then. If there is no last action, the guardian exits at once.
 func (g *guardian) afterGone(now time.Duration) {
 	switch {
-	case g.lastAction.action == nil:
+	case !g.lastAction.wanted():
 		g.endLoop = true
 	case g.orderReader.closed:
 		if g.supervisorDied() {

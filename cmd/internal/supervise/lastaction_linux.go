@@ -9,12 +9,27 @@ import (
 )
 
 // lastActionRunner is what a guardian needs to run its supervisor's [LastAction]. GuardianMain sets
-// handler; the start order sets action and stderr. Only the guardian's loop uses it.
+// handler; begin sets action and stderr, and a later order replaces action. Only the guardian's
+// loop uses it.
 type lastActionRunner struct {
 	handler OrphanHandler // nil: the program has none
-	action  *LastAction   // nil: there is nothing to do, and the guardian exits with the command
+	action  *LastAction   // nil: there is nothing to do
 	stderr  *stderrCopy
 }
+
+// begin notes the last action of a command that has just started. It is called before the guardian
+// gives up its own standard error. A command without a deadline may be given its last action later.
+// Any other one without a last action gets none of the handler's messages: the guardian must not
+// keep a pipe open for nothing.
+func (l *lastActionRunner) begin(c startOrder) {
+	l.action, l.stderr = c.LastAction, &stderrCopy{fd: -1}
+	if l.handler != nil && (c.LastAction != nil || c.Deadline == NoDeadline) {
+		l.stderr = newStderrCopy(2)
+	}
+}
+
+// wanted says whether there is something to do when the supervisor has died.
+func (l *lastActionRunner) wanted() bool { return l.action != nil && l.handler != nil }
 
 // handlerExit is how long a handler may take to return when its context has ended.
 const handlerExit = time.Second

@@ -3,8 +3,11 @@
 package supervise
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -47,6 +50,7 @@ type setup struct {
 	Report  string        // file for "started GUARDIAN COMMAND", "deadline NS" and "ended STATUS"
 	TTL     time.Duration // if set, the deadline: so long after now, again and again until the file Hold exists
 	Hold    string
+	Orders  string // a named pipe: see obeyOrders
 }
 
 // supervisorMain does what the primacy program does around a command, but for the election.
@@ -69,6 +73,9 @@ func supervisorMain(text string) {
 	p, err := sup.Start(s.Command)
 	check(err)
 	fmt.Fprintf(out, "started %d %d\n", p.guardian.Process.Pid, p.PID())
+	if s.Orders != "" {
+		go obeyOrders(s.Orders, p, out)
+	}
 	renewals := time.NewTicker(10 * time.Millisecond)
 	for {
 		select {
@@ -87,6 +94,38 @@ func supervisorMain(text string) {
 			fmt.Fprintf(out, "ended %s\n", st)
 			os.Exit(p.Wait().Code)
 		}
+	}
+}
+
+// obeyOrders calls the methods of p that the lines of a named pipe name: "bind LEFT", "unbind",
+// "extend LEFT", "action JSON". It reports the results of the first three as "did DEADLINE ERROR".
+// Bind and Unbind have 20 ms if the line ends in "shortly".
+func obeyOrders(pipe string, p *Process, out io.Writer) {
+	in, err := os.Open(pipe)
+	check(err)
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		order, shortly := strings.CutSuffix(lines.Text(), " shortly")
+		what, arg, _ := strings.Cut(order, " ")
+		ctx, cancel := context.WithCancel(context.Background())
+		if shortly {
+			ctx, cancel = context.WithTimeout(ctx, 20*time.Millisecond)
+		}
+		left, _ := time.ParseDuration(arg)
+		deadline := boottime.Now() + left
+		switch what {
+		case "bind":
+			fmt.Fprintf(out, "did %d %v\n", deadline, p.Bind(ctx, deadline))
+		case "unbind":
+			fmt.Fprintf(out, "did 0 %v\n", p.Unbind(ctx))
+		case "extend":
+			p.Extend(deadline)
+			fmt.Fprintf(out, "did %d <nil>\n", deadline)
+		case "action":
+			var a *LastAction
+			check(json.Unmarshal([]byte(arg), &a))
+			p.SetLastAction(a)
+		}
+		cancel()
 	}
 }
 

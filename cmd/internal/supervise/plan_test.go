@@ -23,6 +23,13 @@ func TestPlan(t *testing.T) {
 		{"a later deadline does not revive", func(p *plan) { p.beginStop(95*s, 5*s); p.extend(200 * s) },
 			100 * s, 100 * s},
 		{"grace within the margin", func(p *plan) { p.grace = 0 }, 99 * s, 99 * s},
+		{"bound to an earlier deadline", func(p *plan) { p.rebind(50 * s) }, 45 * s, 49 * s},
+		{"unbound", func(p *plan) { p.rebind(NoDeadline) }, NoDeadline - 5*s, NoDeadline - s},
+		{"unbound stays so", func(p *plan) { p.rebind(NoDeadline); p.extend(200 * s) },
+			NoDeadline - 5*s, NoDeadline - s},
+		{"bound after that", func(p *plan) { p.rebind(NoDeadline); p.rebind(50 * s) }, 45 * s, 49 * s},
+		{"stopped, then bound", func(p *plan) { p.beginStop(10*s, 5*s); p.rebind(NoDeadline) }, 15 * s, 15 * s},
+		{"stopped while unbound", func(p *plan) { p.rebind(NoDeadline); p.beginStop(10*s, 5*s) }, 15 * s, 15 * s},
 	} {
 		p := start
 		test.do(&p)

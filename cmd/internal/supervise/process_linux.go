@@ -21,9 +21,11 @@ type Process struct {
 	// Set by Start before it starts the goroutines, then only read.
 	supervisor *Supervisor
 	guardian   *exec.Cmd
-	socket     *os.File  // our end, to the guardian
-	terminal   *terminal // nil: the command's standard input is not our terminal
-	jobControl bool      // this process is suspended and continued with the command (^Z, fg)
+	socket     *os.File      // our end, to the guardian
+	terminal   *terminal     // nil: the command's standard input is not our terminal
+	jobControl bool          // this process is suspended and continued with the command (^Z, fg)
+	grace      time.Duration // the command's
+	margin     time.Duration // the command's
 
 	// The watcher sets pid, the command's process ID, and then sends the one result of the start to
 	// Start. Nobody else reads pid before that.
@@ -31,17 +33,32 @@ type Process struct {
 	startResult chan error
 	wakeSender  chan struct{} // wakes sendOrders when there is an order to send
 
-	mu           sync.Mutex
-	plan         plan          // when the supervisor kills the tree itself, if the guardian has not
-	queue        []order       // to be sent, but no deadlines: takeQueue sends plan.deadline when it has moved
-	sentDeadline time.Duration // the deadline that was sent last
-	gotTSTP      bool          // this process got SIGTSTP, which the watcher has not handled yet
-	gotCONT      bool          // the same for SIGCONT
-	eventFD      int           // an eventfd that wakes the watcher; -1 when the watcher has ended
+	rebindTurn chan struct{} // has one place: who puts something in it may rebind
+
+	mu    sync.Mutex
+	plan  plan    // when the supervisor kills the tree itself, if the guardian has not
+	queue []order // to be sent, but no later deadlines: takeQueue sends plan.deadline when it has moved
+	// sentDeadline is the guardian's deadline, once it has read the queue and all that was sent
+	// before.
+	sentDeadline time.Duration
+	rebinds      uint64     // how many rebind orders there were
+	rebinding    *rebinding // the one whose answer somebody waits for
+	// unsettled: there was a rebind order, and nobody was told yet that the guardian has obeyed it.
+	// Extend then moves no deadline: the guardian may keep none, and nobody would end the command
+	// if this process died.
+	unsettled bool
+	heldBack  time.Duration // the latest deadline that Extend got meanwhile; it counts afterwards
+	gotTSTP   bool          // this process got SIGTSTP, which the watcher has not handled yet
+	gotCONT   bool          // the same for SIGCONT
+	eventFD   int           // an eventfd that wakes the watcher; -1 when the watcher has ended
 
 	done   chan struct{} // the watcher closes it when nothing of the command is left
 	status Status        // set by the watcher before it closes done, then only read
 }
+
+// startLimit is how long the start of a command without a deadline may take. Without a limit a
+// guardian that hangs before it starts the command would hold up Start for ever.
+const startLimit = 10 * time.Second
 
 // Start starts a command under a guardian and returns when the command runs. Errors: [ErrNotFound],
 // [ErrNotExecutable], [ErrTooLate], or what kept us from starting the guardian; nothing is left
@@ -54,15 +71,20 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	// The supervisor kills a quarter of the margin after the guardian does (at deadline − margin).
 	// So the guardian kills first, and the supervisor still has most of the margin if it must kill.
 	ownPlan := plan{deadline: c.Deadline, margin: c.Margin / 4 * 3}
+	if c.Deadline == NoDeadline {
+		ownPlan.deadline = boottime.Now() + startLimit // until the guardian has reported the start
+	}
 	p := &Process{
 		supervisor: s, jobControl: !c.NoJobControl,
 		startResult: make(chan error, 1), done: make(chan struct{}), wakeSender: make(chan struct{}, 1),
+		rebindTurn: make(chan struct{}, 1), grace: c.Grace, margin: c.Margin,
 		plan: ownPlan, sentDeadline: c.Deadline, eventFD: -1,
 	}
 	start := &startOrder{
 		Path: rawString(path), Args: convert[rawString](c.Args), Env: convert[rawString](c.Env), Dir: rawString(c.Dir),
 		Deadline: c.Deadline, Grace: c.Grace, Margin: c.Margin,
-		StopSignal: c.StopSignal, Ignored: s.ignoredSignals, Group: unix.Getpgrp(),
+		StopSignal: c.StopSignal, DeathSignal: c.DeathSignal, KillRemaining: c.KillRemaining,
+		Ignored: s.ignoredSignals, Group: unix.Getpgrp(),
 		LastAction: c.LastAction, SupervisorPID: os.Getpid(), Isolate: s.isolate,
 	}
 	p.queue = []order{{Start: start}}
@@ -133,10 +155,16 @@ func (p *Process) startGuardian(isolate bool, in, out, errs *os.File) (int, erro
 func (p *Process) PID() int { return p.pid }
 
 // Extend moves the deadline on. An earlier one than before changes nothing, and none revives a
-// command that is being stopped or killed already. Never blocks.
+// command that is being stopped or killed already, or gives a deadline to one that has none. While
+// a [Process.Bind] is under way, or after it has failed by its ctx, a new deadline counts only when
+// Bind succeeds. Never blocks.
 func (p *Process) Extend(deadline time.Duration) {
 	p.mu.Lock()
-	if boottime.Now() < p.plan.killAt() {
+	switch {
+	case boottime.Now() >= p.plan.killAt():
+	case p.unsettled:
+		p.heldBack = max(p.heldBack, deadline)
+	default:
 		p.plan.extend(deadline)
 	}
 	p.mu.Unlock()
@@ -177,13 +205,17 @@ func (p *Process) enqueue(o order) {
 }
 
 // wake wakes the watcher and sendOrders. A caller has just changed plan, queue, gotTSTP or gotCONT,
-// and no longer holds mu.
+// and no longer holds mu; wakeLocked is for one that does.
 func (p *Process) wake() {
 	p.mu.Lock()
+	p.wakeLocked()
+	p.mu.Unlock()
+}
+
+func (p *Process) wakeLocked() {
 	if p.eventFD >= 0 {
 		setEvent(p.eventFD)
 	}
-	p.mu.Unlock()
 	select {
 	case p.wakeSender <- struct{}{}:
 	default: // sendOrders will wake already

@@ -14,22 +14,40 @@ import (
 // (JSON, because a start order carries a whole environment; the rest is a line every few seconds.)
 type order struct {
 	Start     *startOrder    `json:"start,omitempty"`
-	Deadline  time.Duration  `json:"deadline,omitempty"` // nanoseconds on the boot clock
+	Deadline  time.Duration  `json:"deadline,omitempty"` // a later deadline, in nanoseconds on the boot clock
 	Signal    syscall.Signal `json:"signal,omitempty"`   // sent on to the command's process group
 	StopGrace *time.Duration `json:"stop,omitempty"`     // send the stop signal; SIGKILL follows after this grace
+
+	Rebind     *rebindOrder     `json:"rebind,omitempty"`
+	LastAction *lastActionOrder `json:"last_action,omitempty"`
+}
+
+// rebindOrder replaces the deadline, also by an earlier one. The guardian answers it.
+type rebindOrder struct {
+	ID       uint64        `json:"id"`       // the answer bears it too
+	Deadline time.Duration `json:"deadline"` // NoDeadline: none any more
+}
+
+// lastActionOrder replaces the last action.
+type lastActionOrder struct {
+	Action *LastAction `json:"action"` // nil: there is none any more
 }
 
 // startOrder is a Command with its defaults filled in. It goes through the socket and not through
 // argv, which every user of the machine may read.
 type startOrder struct {
-	Path       rawString        `json:"path"`
-	Args       []rawString      `json:"args"`
-	Env        []rawString      `json:"env"`
-	Dir        rawString        `json:"dir"`
-	Deadline   time.Duration    `json:"deadline"`
-	Grace      time.Duration    `json:"grace"`
-	Margin     time.Duration    `json:"margin"`
-	StopSignal syscall.Signal   `json:"stop_signal"`
+	Path       rawString      `json:"path"`
+	Args       []rawString    `json:"args"`
+	Env        []rawString    `json:"env"`
+	Dir        rawString      `json:"dir"`
+	Deadline   time.Duration  `json:"deadline"`
+	Grace      time.Duration  `json:"grace"`
+	Margin     time.Duration  `json:"margin"`
+	StopSignal syscall.Signal `json:"stop_signal"`
+	// DeathSignal is what the kernel sends to the command when the guardian dies.
+	DeathSignal   syscall.Signal `json:"death_signal"`
+	KillRemaining bool           `json:"kill_remaining"`
+
 	Ignored    []syscall.Signal `json:"ignored"`    // the command must find these ignored, as under nohup
 	Foreground bool             `json:"foreground"` // give the command the terminal on its standard input
 	Group      int              `json:"group"`      // the process group that had the terminal before
@@ -70,6 +88,16 @@ type report struct {
 	Failed    *failReport `json:"failed,omitempty"`
 	Suspended bool        `json:"paused,omitempty"` // by SIGTSTP, SIGSTOP or the like (job control)
 	Gone      *goneReport `json:"gone,omitempty"`   // the command has exited and nothing of it is left
+
+	Rebound *reboundReport `json:"rebound,omitempty"`
+}
+
+// reboundReport answers a rebindOrder.
+type reboundReport struct {
+	ID uint64 `json:"id"` // the order's
+	// Held: the guardian keeps the new deadline, and its alarms are set for it. If false, the
+	// command is ending, and the order has changed nothing.
+	Held bool `json:"held"`
 }
 
 // failReport says why the command was not started.

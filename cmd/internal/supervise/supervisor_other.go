@@ -41,10 +41,13 @@ func (s *Supervisor) Reap(context.Context) {}
 // Start returns an error.
 func (s *Supervisor) Start(Command) (*Process, error) { return nil, errLinux }
 
-// PID, Extend, Signal, Stop, Done and Wait are never reached: there is no Process.
-func (p *Process) PID() int              { return 0 }
-func (p *Process) Extend(time.Duration)  {}
-func (p *Process) Signal(syscall.Signal) {}
-func (p *Process) Stop(time.Duration)    {}
-func (p *Process) Done() <-chan struct{} { return nil }
-func (p *Process) Wait() Status          { return Status{} }
+// The methods of Process are never called: there is no Process.
+func (p *Process) PID() int                                  { return 0 }
+func (p *Process) Extend(time.Duration)                      {}
+func (p *Process) Bind(context.Context, time.Duration) error { return errLinux }
+func (p *Process) Unbind(context.Context) error              { return errLinux }
+func (p *Process) SetLastAction(*LastAction)                 {}
+func (p *Process) Signal(syscall.Signal)                     {}
+func (p *Process) Stop(time.Duration)                        {}
+func (p *Process) Done() <-chan struct{}                     { return nil }
+func (p *Process) Wait() Status                              { return Status{} }

@@ -124,14 +124,27 @@ func (w *watcher) handle(line []byte) {
 	switch {
 	case r.Started != 0:
 		w.pid = r.Started
+		w.endStartLimit()
 		w.supervisor.commandStarted(w.pid)
 		w.startResult <- nil
 	case r.Failed != nil:
 		w.startErr = startError(r.Failed)
 	case r.Suspended:
 		w.suspend()
+	case r.Rebound != nil:
+		w.alarm.set(w.killAt()) // before anybody relies on the new deadline
+		w.rebound(*r.Rebound)
 	case r.Gone != nil:
 		w.goneReport = r.Gone
+	}
+}
+
+// endStartLimit takes the deadline of the start away from a command that has none of its own.
+func (w *watcher) endStartLimit() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sentDeadline == NoDeadline {
+		w.plan.rebind(NoDeadline)
 	}
 }
 

@@ -1,7 +1,6 @@
 package top
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -154,5 +153,3 @@ func (v *vt) shows(g *grid) {
 }
 
 func (v *vt) styleAt(x, y int) string { return v.styles[y][x] }
-
-func (v *vt) String() string { return fmt.Sprintf("%d×%d", v.w, v.h) }

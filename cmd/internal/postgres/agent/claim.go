@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// tellEvery is how often a member says where its WAL ends, for `primacy postgres list`.
+const tellEvery = 2 * time.Second
+
+// Said is what a member says of itself, as the value of its claim.
+type Said struct {
+	Address  string        `json:"addr"` // where its PostgreSQL listens
+	Phase    core.Phase    `json:"phase"`
+	Seq      uint64        `json:"seq,string"` // of the record that it knows
+	Life     string        `json:"incarnation,omitempty"`
+	Answer   *core.Answer  `json:"answer,omitempty"`
+	NoSync   bool          `json:"nosync,omitempty"`
+	LSN      core.LSN      `json:"lsn,omitempty"` // where its WAL ends, at most some seconds ago
+	Timeline core.Timeline `json:"timeline,omitempty"`
+	Why      string        `json:"why,omitempty"`
+	// The last task of a person that it has carried out; see [core.Task].
+	Instructed uint64 `json:"instructed,string,omitempty"`
+	// Where the primary's WAL ended when this member last heard.
+	Heard core.LSN `json:"heard,omitempty"`
+	// The version of the shared configuration that this member has judged last, and why that is not
+	// in force here; empty: it is.
+	Config  uint64 `json:"config,string,omitempty"`
+	Refused string `json:"refused,omitempty"`
+	Pending string `json:"pending,omitempty"` // parameters that wait for a restart, with ", " between
+	Held    string `json:"held,omitempty"`    // those that stay larger than they were asked for
+}
+
+// claim is this member's place in the election. Its value is what the member says of itself. It
+// belongs to the goroutine of Run, but for json.
+type claim struct {
+	election *primacy.Election
+	log      *slog.Logger
+	ttl      time.Duration
+	said     Said
+	told     time.Duration // when where its WAL ends was said
+	json     atomic.Value  // []byte: said
+	telling  sync.Mutex    // held while the store is told
+}
+
+// say changes what this member says of itself.
+func (c *claim) say(change func(*Said)) {
+	change(&c.said)
+	value, err := json.Marshal(c.said)
+	if err != nil {
+		panic(err) // it holds nothing that JSON cannot
+	}
+	c.json.Store(value)
+}
+
+// report says what has changed, to people and to the other members. A new end of the WAL alone is
+// said now and then.
+func (c *claim) report(change func(*Said)) {
+	was, is := c.said, c.said
+	change(&is)
+	if is.Phase != was.Phase || is.Why != was.Why && is.Why != "" {
+		c.log.Log(context.Background(), levelOf(is.Phase), "the member is "+string(is.Phase), "why", is.Why)
+	}
+	now := boottime.Now()
+	if now-c.told < tellEvery {
+		was.LSN, was.Timeline, was.Heard = is.LSN, is.Timeline, is.Heard
+	}
+	if is == was {
+		return
+	}
+	c.told = now
+	c.say(change)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), c.ttl)
+		defer cancel()
+		_ = c.tell(ctx) // the session repeats it
+	}()
+}
+
+// tell has the store show what was said last, and returns nil when it does. One tells at a time: an
+// older value that came late would hide an answer, which a survey waits for.
+func (c *claim) tell(ctx context.Context) error {
+	c.telling.Lock()
+	defer c.telling.Unlock()
+	return c.election.Restate(ctx, c.json.Load().([]byte))
+}
+
+func levelOf(p core.Phase) slog.Level {
+	if p == core.PhaseBroken {
+		return slog.LevelError
+	}
+	return slog.LevelInfo
+}

@@ -1,0 +1,50 @@
+package agent
+
+import (
+	"testing"
+
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+)
+
+// A member that copies from a machine that is frozen would wait for it, and the new primary for the
+// member.
+func TestACopyOfAFormerPrimaryIsGivenUp(t *testing.T) {
+	gone := 0
+	a := &Agent{cancel: func() { gone++ }}
+	one, other := core.Identity{Name: "a", Incarnation: "1"}, core.Identity{Name: "b", Incarnation: "1"}
+	for i, x := range []struct {
+		copied core.Identity
+		rec    *core.Record
+		want   int
+	}{
+		{core.Identity{}, &core.Record{Primary: other}, 0}, // no copy is under way
+		{one, &core.Record{Seq: 2, Primary: one}, 0},
+		{one, nil, 0},
+		{one, &core.Record{Seq: 3, Primary: other}, 1},
+		{core.Identity{}, &core.Record{Seq: 4, Primary: other}, 1},
+	} {
+		a.copied = x.copied
+		if a.sawRecord(x.rec, 1, uint64(i)+1); gone != x.want {
+			t.Errorf("record %d: %d copies were given up, want %d", i, gone, x.want)
+		}
+	}
+}
+
+// A read of the record that ends late does not hide what a later one has found, and a store that
+// was wiped is seen though its tokens begin anew.
+func TestTheLastReadOfTheRecordCounts(t *testing.T) {
+	a := &Agent{}
+	seen := func(rec *core.Record, token, number uint64) uint64 {
+		a.sawRecord(rec, token, number)
+		return seqOf(a.seen.Record)
+	}
+	if got := seen(&core.Record{Seq: 5}, 9, 2); got != 5 {
+		t.Errorf("got record %d", got)
+	}
+	if got := seen(&core.Record{Seq: 4}, 9, 1); got != 5 {
+		t.Errorf("an older read under the same token came late: got record %d", got)
+	}
+	if got := seen(nil, 0, 3); got != 0 || !a.seen.Read || a.seen.ReadFor != 9 {
+		t.Errorf("the store was wiped: got record %d, read for %d", got, a.seen.ReadFor)
+	}
+}

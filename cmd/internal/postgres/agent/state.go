@@ -1,0 +1,142 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
+)
+
+// The state, and how far the WAL has been.
+const stateFile, positionFile = "state.json", "position.json"
+
+// readState returns what the member knew durably; the zero State if it is new.
+func readState(dir string) (s core.State, err error) {
+	if err := readJSON(dir, stateFile, &s); err != nil {
+		return s, err
+	}
+	var p position
+	if err := readJSON(dir, positionFile, &p); err != nil {
+		return s, err
+	}
+	if p.Incarnation == s.Incarnation {
+		s.Last = p.Position
+	}
+	return s, nil
+}
+
+// readJSON leaves v as it is where there is no such file.
+func readJSON(dir, name string, v any) error {
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("%s is damaged: %w; if another member is the primary, remove the data directory and %[1]s: "+
+			"it is set up anew; if nobody is, remove nothing", filepath.Join(dir, name), err)
+	}
+	return nil
+}
+
+// states writes the state. An order that a stop has superseded may still wait for a disk that
+// hangs: what it writes when the disk answers must not take the place of what was written since.
+type states struct {
+	dir  string
+	last uint64     // the number that was given out last
+	mu   sync.Mutex // held while the state is written
+	done uint64     // the number of what was written last
+}
+
+var errSuperseded = errors.New("a later state was written")
+
+// next returns what writes states for the next order. The loop calls it; what it returns may be
+// called by the order, and returns once the state is on disk.
+func (w *states) next() func(core.State) error {
+	w.last++
+	number := w.last
+	return func(s core.State) error {
+		text, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if number < w.done {
+			return errSuperseded
+		}
+		w.done = number
+		return durable.Replace(filepath.Join(w.dir, stateFile), append(text, '\n'))
+	}
+}
+
+// position is how far the WAL of one incarnation has been.
+type position struct {
+	Incarnation string `json:"incarnation"`
+	core.Position
+}
+
+// notes writes down how far the WAL has been, beside the orders: a disk that hangs must not hold
+// one up.
+type notes struct {
+	dir      string
+	answered chan struct{} // a value when there is more to write
+	mu       sync.Mutex
+	last     position
+}
+
+// write writes p if it is further than what was written last.
+func (n *notes) write(p position) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p.Position == (core.Position{}) || p.Incarnation == n.last.Incarnation && !n.last.Before(p.Position) {
+		return nil
+	}
+	text, err := json.Marshal(p)
+	if err == nil {
+		err = durable.Replace(filepath.Join(n.dir, positionFile), append(text, '\n'))
+	}
+	if err == nil {
+		n.last = p
+	}
+	return err
+}
+
+// noteEvery is the time between two writes of how far the WAL has been. After an answer it is
+// written at once.
+const noteEvery = 5 * time.Second
+
+// keep writes down again and again what now says.
+func (n *notes) keep(ctx context.Context, now func(context.Context) position, log *slog.Logger) {
+	for ctx.Err() == nil {
+		if err := n.write(now(ctx)); err != nil {
+			log.Warn("how far the WAL has been was not noted", "err", err)
+		}
+		select {
+		case <-time.After(noteEvery):
+		case <-n.answered:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// hurry has what now says written at once.
+func (n *notes) hurry() {
+	select {
+	case n.answered <- struct{}{}:
+	default:
+	}
+}
+
+func reachedBy(s core.State) position { return position{s.Incarnation, s.Last} }

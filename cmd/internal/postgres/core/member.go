@@ -1,0 +1,408 @@
+package core
+
+import (
+	"strings"
+	"time"
+)
+
+// Config is what a person chose for one member.
+type Config struct {
+	Name       string
+	TTL        time.Duration // of the lease
+	Priority   int
+	NoFailover bool
+	// Incarnation returns a random text that was never returned before, anywhere.
+	Incarnation func() string
+}
+
+// Phase is what a member is doing, for people.
+type Phase string
+
+const (
+	PhaseEmpty     Phase = "empty"     // it has no data
+	PhaseStopped   Phase = "stopped"   // its server does not run
+	PhaseSealed    Phase = "sealed"    // it listens to nobody
+	PhaseFollowing Phase = "following" // it streams from the primary, or tries to
+	PhaseRejoining Phase = "rejoining" // it is rewound or cloned
+	PhaseSurveying Phase = "surveying" // it leads, and asks who is to be promoted
+	PhasePromoting Phase = "promoting"
+	PhaseLeading   Phase = "leading"
+	PhasePaused    Phase = "paused" // the primary of a paused cluster: it has no deadline
+	PhaseBroken    Phase = "broken" // a person must act
+)
+
+const (
+	readEvery   = 20 * time.Millisecond  // between two tries to read where the WAL ends
+	readsAtMost = 100                    // then a server that needs WAL to become consistent follows as it is
+	retrySoon   = 200 * time.Millisecond // after an order that failed, the same is not given for so long
+	retryLater  = time.Second            // the same for a start, an initdb, a clone and a rewind
+	retryMost   = time.Minute            // a clone or a rewind that failed again and again
+	strayAfter  = 20 * time.Second       // without streaming, though the primary leads: rewind
+	// A checkpoint before the stop of a member that is to end; then it is stopped without.
+	checkpointAtMost = 30 * time.Second
+	switchoverLag    = 1 << 20 // bytes that a member may be behind for a switchover to it
+)
+
+// Member is one member of a cluster: all that it decides. Its owner calls [Member.Step] whenever
+// something changed, and at [Member.Wake].
+type Member struct {
+	cfg   Config
+	state State // as on disk, or as the order under way is to write it
+	phase Phase
+	why   string // for people
+	wake  time.Duration
+
+	order   *Order // under way
+	ordered time.Duration
+	lastID  uint64
+	retry   retries // before then an action that failed is not ordered again
+	lives   lifetimes
+
+	server serverRun
+	answer *Answer // own, for state.Sealed
+	said   *Answer // what our claim says
+	saidAt time.Duration
+	able   []Identity // the voters that could stream at once from the server that the last survey has chosen
+	// Of the last survey: the token of its term, and when it began.
+	surveyToken uint64
+	surveyBegan time.Duration
+	writes      writes
+	handing     *handing
+	lastRequest uint64 // the last one that was carried out, or refused
+	refusal     string // why it cannot be met now
+	fails       int    // of rewinds and clones in a row
+	strays      bool   // the primary has not all of its WAL: it is to be rewound
+	born        bool   // this process has made the data by initdb
+	broken      string
+	ending      bool   // see End
+	unfit       uint64 // the last [Task] that cannot be carried out
+	unsure      bool   // whether the state is on disk: an order that was to write it has failed
+	rewound     uint64 // the token of the record whose primary it was rewound from, until it has streamed from there
+	shrunk      bool   // the WAL ends before where it has been: it cannot vote as who it was
+}
+
+// NewMember returns a member with the state that was found beside the data directory.
+func NewMember(cfg Config, state State) *Member {
+	return &Member{cfg: cfg, state: state, phase: PhaseStopped, retry: retries{}}
+}
+
+// Phase returns what the member does, and in words why it does not do more.
+func (m *Member) Phase() (Phase, string) { return m.phase, m.why }
+
+// State returns what the member knows durably, once no order is under way.
+func (m *Member) State() State { return m.state }
+
+// Wake returns when Step is to be called although nothing has changed; 0: never.
+func (m *Member) Wake() time.Duration { return m.wake }
+
+// End has the member hand over if it leads, and stop its server. [Member.Ended] says when it has.
+func (m *Member) End() { m.ending = true }
+
+// Ended says whether nothing more is to be done after [Member.End].
+func (m *Member) Ended(o Observation) bool {
+	return m.ending && m.order == nil && !o.Server.Running && o.Own == nil
+}
+
+// Promoted says whether the server was promoted, or is being promoted, under the member's term.
+// Such a term is given up only when the server is gone or does not end though it was told to,
+// unless the cluster is paused.
+func (m *Member) Promoted() bool { return m.server.promoted != 0 && !m.free() }
+
+func (m *Member) me() Identity { return Identity{m.cfg.Name, m.state.Incarnation} }
+
+// Step takes what was observed and returns the next order, or nil.
+func (m *Member) Step(o Observation) *Order {
+	for _, d := range o.Done {
+		if m.order != nil && d.ID == m.order.ID {
+			do := m.order.Do
+			m.order = nil
+			m.finish(do, d, o)
+			m.retry.note(do, d, m.fails, o.Now)
+			m.lives.note(do, d, o.Now)
+			if d.Err != nil {
+				m.why = nameOf(do) + ": " + d.Err.Error()
+			} else if strings.HasPrefix(m.why, nameOf(do)+": ") {
+				m.why = "" // it has succeeded now
+			}
+		}
+	}
+	m.learn(o)
+	if m.order != nil {
+		if m.Late(o) {
+			m.why = nameOf(m.order.Do) + " has not ended for long: does the disk hang? Another can lead meanwhile"
+		}
+		// The server must be stopped in time, whatever is under way: also where that waits for a
+		// disk that hangs.
+		if _, stopping := m.order.Do.(Stop); stopping || !o.Server.Running || !m.overdue(o) && !m.server.hangs(o) {
+			return nil
+		}
+	}
+	m.wake = 0
+	do := m.decide(o)
+	if do == nil || m.retry.delayed(do, o.Now, &m.wake) {
+		return nil
+	}
+	m.lastID++
+	m.order, m.ordered = &Order{m.lastID, do}, o.Now
+	switch do.(type) {
+	case Persist, Seal:
+		m.wake = o.Now + m.cfg.TTL // see Late
+	}
+	m.begin(do, o)
+	return m.order
+}
+
+// Late says whether the member cannot use a term, for it waits for its disk: what it must write
+// before anything else has not been written for a whole lease. Its claim is kept alive from memory,
+// so nobody else would lead as long as the disk hangs.
+func (m *Member) Late(o Observation) bool {
+	if m.order == nil || m.server.promoted != 0 {
+		return false
+	}
+	switch m.order.Do.(type) {
+	case Persist, Seal:
+		return o.Now-m.ordered >= m.cfg.TTL
+	}
+	return false
+}
+
+// overdue says whether the term under which the server was promoted, or is being promoted, is over.
+// One that a pause has set free goes on until the record says otherwise, or until a person has
+// forced an election, which may need its answer.
+func (m *Member) overdue(o Observation) bool {
+	switch {
+	case m.server.promoted == 0:
+		return false
+	case m.free():
+		other := o.Line != nil && o.Line.Token > m.server.promoted && o.Line.Leader != m.cfg.Name
+		return o.Read && (o.Record == nil || o.Record.Primary != m.me() || o.Record.Paused == nil) ||
+			other && o.forced()
+	}
+	return o.Own == nil || o.Own.Token != m.server.promoted
+}
+
+// learn notes what happened by itself.
+func (m *Member) learn(o Observation) {
+	if o.Server.Running && m.state.Last.Before(o.Server.Reached) {
+		m.state.Last = o.Server.Reached
+	}
+	if o.Server.Running || m.order != nil {
+		return
+	}
+	if wait := m.lives.ended(o.Now); wait > 0 {
+		m.retry[nameOf(Start{})] = o.Now + wait
+		m.why = nameOf(Start{}) + ": the server has ended soon after it, and its log says why"
+	}
+	promoted := m.server.promoted
+	m.server = serverRun{fresh: m.server.fresh}
+	m.answer = nil
+	if o.Own != nil && o.Own.Token == promoted {
+		m.server.promoted = promoted // this term must be handed on: see handOver
+	} else {
+		m.handing = nil
+	}
+}
+
+// begin notes what is true from the moment an order goes out.
+func (m *Member) begin(do Action, o Observation) {
+	m.server.begin(do, o)
+	switch do := do.(type) {
+	case Follow, Stop:
+		m.answer = nil
+	case Initdb:
+		m.state, m.born = do.State, false
+	case Rewind:
+		m.state = do.State
+	case Clone:
+		m.state = do.State
+	}
+}
+
+// finish takes the result of an order.
+func (m *Member) finish(do Action, d Done, o Observation) {
+	m.server.finish(do, d, o)
+	switch do := do.(type) {
+	case Persist:
+		if d.Err == nil {
+			was := m.state
+			m.state, m.unsure, m.shrunk = do.State, false, false
+			if m.state.Last = was.Last; m.state.Incarnation != was.Incarnation {
+				m.state.Last = Position{}
+			}
+			if m.state.Sealed != was.Sealed || m.state.Incarnation != was.Incarnation {
+				m.answer = nil
+			}
+		}
+	case Read:
+		m.read(d)
+	case Say:
+		if d.Err == nil {
+			m.said, m.saidAt = &do.Answer, o.Now
+		}
+	case Initdb:
+		m.born = d.Err == nil
+		if m.born {
+			m.state.SystemID = d.SystemID
+		}
+		m.rejoined(d)
+	case Rewind:
+		if m.rejoined(d); d.Err == nil {
+			m.rewound = do.State.Copied
+		}
+	case Clone:
+		m.rewound = 0
+		m.rejoined(d)
+	case Reinit:
+		if d.Err != nil {
+			m.unfit = do.Task
+		}
+	case Write:
+		m.writes.done(do.Record, d)
+	}
+	if h := m.handing; h != nil {
+		h.finish(do, d)
+	}
+}
+
+func (m *Member) read(d Done) {
+	m.server.reads++
+	complete := d.Err == nil && d.Complete && m.server.cutOff
+	switch {
+	case complete && d.Position.Before(m.state.Last):
+		m.shrunk = true
+	case complete:
+		m.server.reads, m.state.Copied = 0, 0
+		m.answer = &Answer{Token: m.state.Sealed, Identity: m.me(), Position: d.Position,
+			SystemID: m.state.SystemID, Priority: m.cfg.Priority, NoFailover: m.cfg.NoFailover}
+	}
+}
+
+func (m *Member) rejoined(d Done) {
+	m.strays = false
+	if d.Err == nil {
+		m.server.fresh, m.fails = true, 0
+		// The file says still that they were promoted by hand: after a restart good data would be
+		// rewound.
+		m.unsure, m.state.ByHand = m.unsure || m.state.ByHand, false
+	} else {
+		m.unsure = true
+		m.fails++
+	}
+}
+
+// decide returns the next thing to do. Each rule comes before those that rely on it.
+func (m *Member) decide(o Observation) Action {
+	if a := m.mustStop(o); a != nil {
+		return a
+	}
+	if m.broken != "" {
+		m.phase, m.why = PhaseBroken, m.broken
+		if o.Own != nil {
+			return Transfer{} // another member can do what the term is for
+		}
+		return nil
+	}
+	if m.ending && (m.server.promoted == 0 || m.free() && o.Own == nil) {
+		return m.end(o)
+	}
+	if o.Own != nil && m.server.promoted != 0 && m.server.stuck {
+		return m.handOver(o) // whatever else is to be done may wait for the disk
+	}
+	if t := o.newest(); t > m.state.Sealed || m.unsure || m.nameless(o) || m.state.unnoted(o) {
+		return m.persist(t, o)
+	}
+	if a := m.task(o); a != nil {
+		return a
+	}
+	if o.Server.Short { // it could neither answer nor be promoted
+		return Stop{Fast: true}
+	}
+	if m.server.promoted == 0 { // a server that was promoted is not started again in that term
+		if a, wait := m.prepare(o); a != nil || wait {
+			return a
+		}
+	}
+	if o.Own != nil {
+		return m.lead(o)
+	}
+	return m.follow(o)
+}
+
+// end stops a server that was not promoted.
+func (m *Member) end(o Observation) Action {
+	m.phase, m.why = PhaseStopped, ""
+	switch {
+	case o.Server.Running:
+		return Stop{Fast: true}
+	case o.Own != nil:
+		return Transfer{}
+	}
+	return nil
+}
+
+// mustStop is what keeps a server from acting as a primary without a right to it.
+func (m *Member) mustStop(o Observation) Action {
+	if why := m.state.storeForgot(o, m.writes.last); why != "" {
+		m.broken = why
+	}
+	s := &m.server
+	byHand := o.Server.Primary && s.promoted == 0
+	// One that was made ready for a promotion has an SSN that names standbys. It is not promoted
+	// under another term: its walsenders may have loaded names that the record no longer counts.
+	former := s.setFor != 0 && s.promoted == 0 && (o.Own == nil || o.Own.Token != s.setFor)
+	// One that initdb has just made is not of this cluster if somebody else has written the first
+	// record.
+	other := o.Read && !m.usable(o)
+	if m.server.hangs(o) {
+		m.phase, m.why = PhaseStopped, "the server does not answer, or its disk hangs"
+		return Stop{}
+	}
+	if byHand && !m.state.ByHand && o.Record != nil { // it acknowledges nothing: first it is noted
+		next := m.state
+		next.ByHand, next.Incarnation = true, m.cfg.Incarnation()
+		return Persist{next}
+	}
+	if o.Server.Running && (other || m.overdue(o) || byHand || former || s.mustEnd || m.broken != "") {
+		m.phase = PhaseStopped
+		return Stop{}
+	}
+	return nil
+}
+
+// nameless says whether the data are not those with which this incarnation has voted: the state was
+// lost, or another directory stands in the place of the one that it knows, or the WAL has become
+// shorter. The latter two are a data directory that was put back from a backup.
+func (m *Member) nameless(o Observation) bool {
+	known := m.state.Directory
+	other := known != "" && o.Server.Directory != "" && o.Server.Directory != known && !o.Server.Running
+	return o.Server.Data == DataReady && (m.state.Incarnation == "" || other || m.shrunk)
+}
+
+// unnoted says whether it is to be noted which directory holds the data.
+func (s State) unnoted(o Observation) bool {
+	return o.Server.Data == DataReady && s.Directory == "" && o.Server.Directory != ""
+}
+
+func (m *Member) persist(sealed uint64, o Observation) Action {
+	next := m.state
+	next.Sealed = max(next.Sealed, sealed)
+	if m.nameless(o) {
+		next.Incarnation = m.cfg.Incarnation()
+		next.SystemID, next.Directory = o.system(next), o.Server.Directory
+	}
+	if m.state.unnoted(o) {
+		next.Directory = o.Server.Directory
+	}
+	if o.Record != nil {
+		next.Seq = max(next.Seq, o.Record.Seq)
+	}
+	return Persist{next}
+}
+
+// Stands says whether the member is to stand in the election. One without data cannot be promoted
+// where there is a record, and one that is broken cannot be at all. In a paused cluster only the
+// primary stands.
+func (m *Member) Stands(o Observation) bool {
+	return m.broken == "" && !m.ending && !m.Late(o) && o.Read && (o.Record == nil || m.usable(o)) &&
+		!o.closed(m.cfg.Name)
+}

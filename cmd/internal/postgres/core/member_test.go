@@ -1,0 +1,998 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+var errTest = errors.New("it failed")
+
+// rig drives one member by hand. Each expect is one call of Step.
+type rig struct {
+	t *testing.T
+	*Member
+	o    Observation
+	incs int
+}
+
+const ttl = 3 * time.Second
+
+// newRig is member b, whose server runs as a standby, in the cluster of pgRecord. Nobody leads.
+func newRig(t *testing.T) *rig {
+	r := &rig{t: t}
+	rec := pgRecord()
+	r.o = Observation{Now: time.Minute, Record: &rec, Read: true, ReadFor: 1, Line: &Line{},
+		Settings: Settings{Durability: Quorum, Acks: 1, DropAfter: 3 * time.Second, StallAfter: 3 * time.Second}}
+	r.o.Server = Server{Data: DataReady, Running: true}
+	r.Member = NewMember(Config{Name: "b", TTL: ttl, Incarnation: func() string {
+		r.incs++
+		return fmt.Sprintf("new%d", r.incs)
+	}}, State{Incarnation: "1", Sealed: 1, Seq: 7, SystemID: "s"})
+	return r
+}
+
+// expect demands an order of this kind, and has it end so. No order: "".
+func (r *rig) expect(want string, d Done) Action {
+	r.t.Helper()
+	ended := r.o.Done
+	order := r.Step(r.o)
+	r.o.Done = nil
+	r.o.Now += 2 * time.Second // past every delay after a failure
+	if order == nil && ended != nil {
+		order = r.Step(r.o)
+	}
+	got := ""
+	if order != nil {
+		got = strings.TrimPrefix(fmt.Sprintf("%T", order.Do), "core.")
+	}
+	if got != want {
+		r.t.Fatalf("the order is %q, want %q (%s: %s)", got, want, r.phase, r.why)
+	}
+	if order == nil {
+		return nil
+	}
+	d.ID = order.ID
+	switch do := order.Do.(type) {
+	case Write:
+		if d.Err == nil {
+			r.o.Record = &do.Record
+		}
+	case Say:
+		if d.Err == nil {
+			r.hears(do.Answer)
+		}
+	case Checkpoint:
+		r.o.Server.Checkpointed = d.ID
+	}
+	r.o.Done = []Done{d}
+	return order.Do
+}
+
+// begin is expect of an order that does not end yet.
+func (r *rig) begin(want string) Action {
+	r.t.Helper()
+	do := r.expect(want, Done{})
+	r.o.Done = nil
+	return do
+}
+
+var ok = Done{}
+
+func failed() Done { return Done{Err: errTest} }
+
+func at(timeline Timeline, lsn LSN) Done {
+	return Done{Complete: true, Position: Position{timeline, lsn}}
+}
+
+// newTerm has somebody lead a new term; b itself if it is "b".
+func (r *rig) newTerm(token uint64, leader string) {
+	r.o.Line = &Line{Token: token, Leader: leader}
+	r.o.Own = nil
+	if leader == "b" {
+		r.o.Own = &Term{token, ttl}
+		r.o.ReadFor = token
+	}
+	for _, n := range []string{"a", "b", "c"} {
+		r.o.Line.Members = append(r.o.Line.Members, Standing{Name: n})
+	}
+}
+
+// hears has c say where its WAL ends.
+func (r *rig) hears(a Answer) {
+	for i := range r.o.Line.Members {
+		if r.o.Line.Members[i].Name == a.Name {
+			r.o.Line.Members[i].Answer = &a
+		}
+	}
+}
+
+// chosen takes b to the record that names it, under token 2.
+func (r *rig) chosen() {
+	r.t.Helper()
+	r.newTerm(2, "b")
+	r.hears(answerOf("c", 3, 190))
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Write", ok)
+}
+
+// leading takes b to an undisturbed primary under token 2.
+func (r *rig) leading() {
+	r.t.Helper()
+	r.chosen()
+	r.expect("SetSync", ok)
+	r.expect("Bind", ok)
+	r.expect("Promote", ok)
+	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
+	r.expect("Persist", ok)
+	r.expect("", ok)
+}
+
+func TestASealIsDurableAndAnsweredOnlyThen(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "c")
+	if p := r.expect("Persist", failed()).(Persist); p.State.Sealed != 2 {
+		t.Fatalf("the state is %+v", p.State)
+	}
+	r.expect("Persist", ok) // a seal that is not on disk is none
+	r.expect("Seal", failed())
+	r.expect("Seal", ok)
+	r.expect("Read", Done{Position: Position{3, 150}}) // not all local WAL was read
+	r.expect("Read", failed())
+	r.expect("Read", at(3, 200))
+	s := r.expect("Say", failed()).(Say)
+	if s.Answer != (Answer{Token: 2, Identity: id("b"), Position: Position{3, 200}, SystemID: "s"}) {
+		t.Fatalf("the answer is %+v", s.Answer)
+	}
+	r.expect("Say", ok)
+	r.expect("", ok)
+	r.o.Line.Members[1].Answer = nil // its claim is a new one, or an older answer came late
+	r.expect("Say", ok)
+	r.expect("", ok)
+	r.newTerm(3, "a") // each term asks anew
+	r.expect("Persist", ok)
+	r.expect("Read", at(3, 200))
+	if s := r.expect("Say", ok).(Say); s.Answer.Token != 3 {
+		t.Fatalf("the answer is %+v", s.Answer)
+	}
+}
+
+func TestWhoFollowsIsSealedAgainForTheNextTerm(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	if f := r.expect("Follow", ok).(Follow); f.Primary != id("a") {
+		t.Fatalf("it follows %v", f.Primary)
+	}
+	r.expect("", ok)
+	r.newTerm(2, "c")
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 400))
+	if s := r.expect("Say", ok).(Say); s.Answer.LSN != 400 {
+		t.Fatalf("the answer is %+v", s.Answer)
+	}
+	r.expect("", ok) // the record is of term 1: nobody is followed
+}
+
+func TestNobodyOfAnOlderTermIsFollowedAfterARestart(t *testing.T) {
+	r := newRig(t)
+	r.Member = NewMember(r.cfg, State{Incarnation: "1", Sealed: 2, Seq: 7, SystemID: "s"})
+	r.newTerm(1, "a") // as this member sees it still
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Say", ok)
+	r.expect("", ok)
+}
+
+func TestThePathToAPrimary(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "b")
+	r.o.ReadFor = 1
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.hears(answerOf("c", 3, 190))
+	r.expect("", ok) // the record was read before the term was won: another may have written it since
+	r.o.ReadFor = 2
+	w := r.expect("Write", ok).(Write)
+	if w.Record.Primary != id("b") || w.Record.Token != 2 {
+		t.Fatalf("the record is %+v", w.Record)
+	}
+	r.o.Record.Seq-- // the write is done, and what was read is older
+	r.expect("", ok)
+	r.o.Record.Seq++
+	if s := r.expect("SetSync", failed()).(SetSync); s.Sync.String() != "any 1 of c@1" {
+		t.Fatalf("the SSN is %v", s.Sync)
+	}
+	r.expect("SetSync", ok)
+	r.expect("Bind", ok)
+	r.o.Own.Remaining = ttl/3 - 1
+	r.expect("", ok) // too little time is left to be sure of the promotion's end
+	r.o.Own.Remaining = ttl
+	if p := r.expect("Promote", ok).(Promote); p.Timeline != 5 {
+		t.Fatalf("to timeline %d", p.Timeline)
+	}
+}
+
+func TestAPromotionOfUnknownOutcomeIsStopped(t *testing.T) {
+	for _, fails := range []string{"Bind", "Promote"} {
+		r := newRig(t)
+		r.chosen()
+		r.expect("SetSync", ok)
+		if fails == "Promote" {
+			r.expect("Bind", ok)
+		}
+		r.expect(fails, failed())
+		r.expect("Stop", failed())
+		if s := r.expect("Stop", ok).(Stop); s.Fast {
+			t.Error("a server that must not go on is asked to stop in peace")
+		}
+	}
+}
+
+func TestAServerOnAnotherTimelineIsStopped(t *testing.T) {
+	r := newRig(t)
+	r.chosen()
+	r.expect("SetSync", ok)
+	r.expect("Bind", ok)
+	r.expect("Promote", ok)
+	r.o.Server.Primary, r.o.Server.Timeline = true, 4 // somebody was faster, by hand
+	r.expect("Stop", ok)
+}
+
+// Its pg_promote may still be under way.
+func TestWhoHasBegunAPromotionStopsBeforeItAnswers(t *testing.T) {
+	r := newRig(t)
+	r.chosen()
+	r.expect("SetSync", ok)
+	r.expect("Bind", ok)
+	r.begin("Promote")
+	r.newTerm(3, "c")
+	r.expect("Stop", ok) // at once: the order under way is not waited for
+	r.o.Server = Server{Data: DataReady}
+	r.expect("Persist", ok)
+	r.expect("Start", ok)
+	r.o.Server.Running = true
+	r.expect("Read", at(3, 200))
+	r.expect("Say", ok)
+}
+
+func TestAPrimaryIsStoppedAtTheEndOfItsTerm(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Own = nil
+	if s := r.expect("Stop", ok).(Stop); s.Fast {
+		t.Error("a server that must not go on is asked to stop in peace")
+	}
+	r = newRig(t)
+	r.leading()
+	r.o.Own.Token = 3 // won again meanwhile
+	r.expect("Stop", ok)
+}
+
+// Its walsenders may have loaded names that the record of the next term does not count.
+func TestAServerMadeReadyForAFormerTermIsStopped(t *testing.T) {
+	r := newRig(t)
+	r.chosen()
+	r.expect("SetSync", ok)
+	r.newTerm(3, "b")
+	r.expect("Stop", ok)
+}
+
+func TestATermWhoseServerIsGoneIsHandedOn(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Server = Server{Data: DataReady}
+	if to := r.expect("Transfer", failed()).(Transfer).To; to != "c" { // not started again in this term
+		t.Fatalf("to %q", to)
+	}
+	if to := r.expect("Transfer", ok).(Transfer).To; to != "" {
+		t.Fatalf("c did not take it, and then it is given to %q", to)
+	}
+}
+
+func TestAWriteOfUnknownOutcomeIsRepeated(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "b")
+	r.hears(answerOf("c", 3, 190))
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	unknown := Done{Err: errTest, Unknown: true}
+	first := r.expect("Write", unknown).(Write).Record
+	r.hears(answerOf("c", 3, 300)) // who is better now must wait: the write may land
+	again := r.expect("Write", failed()).(Write).Record
+	if again.Seq != first.Seq || again.Primary != first.Primary || again.From != first.From {
+		t.Fatalf("first %+v, then %+v", first, again)
+	}
+	// Refused, for the first try has been written; but the record that is known is still the old
+	// one.
+	r.expect("Write", failed())
+	r.o.Record = &first
+	r.expect("SetSync", ok)
+}
+
+func TestAWriteOfAFormerTermIsNotRepeated(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "b")
+	r.hears(answerOf("c", 3, 190))
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Write", Done{Err: errTest, Unknown: true})
+	r.newTerm(4, "b")
+	r.expect("Persist", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("", ok) // nobody has answered for term 4
+}
+
+func TestARefusedWriteIsNotPending(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "b")
+	r.hears(answerOf("c", 3, 190))
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Write", failed())
+	r.hears(answerOf("c", 3, 300))
+	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
+		t.Fatalf("to %q", to)
+	}
+}
+
+func TestTheTermGoesToTheBest(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "b")
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.hears(answerOf("c", 3, 201))
+	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
+		t.Fatalf("to %q", to)
+	}
+}
+
+func TestASwitchover(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
+	r.o.Request = &Request{ID: 1, Switchover: true, To: "c"}
+	r.expect("Checkpoint", ok)
+	if s := r.expect("Stop", Done{LSN: 320}).(Stop); !s.Fast {
+		t.Error("a switchover does not wait for its successor")
+	}
+	r.o.Server = Server{Data: DataReady}
+	if w := r.expect("Write", ok).(Write); w.Record.Stopped != 320 {
+		t.Fatalf("the record is %+v", w.Record)
+	}
+	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
+		t.Fatalf("to %q", to)
+	}
+}
+
+func TestAStopThatWasNotCleanIsNotClaimed(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
+	r.o.Request = &Request{ID: 1, Switchover: true}
+	r.expect("Checkpoint", ok)
+	r.expect("Stop", Done{})
+	r.o.Server = Server{Data: DataReady}
+	r.expect("Transfer", ok)
+}
+
+// A checkpoint takes minutes where a disk is slow, and for ever where it hangs.
+func TestNothingWaitsForTheCheckpointBeforeASwitchover(t *testing.T) {
+	slow := func() *rig {
+		r := newRig(t)
+		r.leading()
+		r.o.Settings.DropAfter = time.Hour
+		r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
+		r.o.Request = &Request{ID: 1, Switchover: true, To: "c"}
+		r.expect("Checkpoint", ok)
+		r.o.Server.Checkpointed = 0
+		r.expect("", ok)
+		if _, why := r.Phase(); !strings.Contains(why, "checkpoint") {
+			t.Errorf("it is told that %q", why)
+		}
+		return r
+	}
+	r := slow()
+	r.o.Now += time.Hour
+	r.o.Server.Hung = true
+	if s := r.expect("Stop", ok).(Stop); s.Fast {
+		t.Error("a server that hangs is asked to stop")
+	}
+	r = slow()
+	r.o.Server.Senders = nil // c is away
+	r.o.Now += time.Minute
+	r.expect("", ok)
+	r.o.Server.Checkpointed = r.handing.ordered
+	if r.expect("", ok); r.handing != nil {
+		t.Error("the switchover goes on without its successor")
+	}
+	r = slow()
+	r.End()
+	r.o.Now = r.handing.began + checkpointAtMost
+	if s := r.expect("Stop", ok).(Stop); !s.Fast {
+		t.Error("a member that ends does not shut down")
+	}
+}
+
+// A server whose port is in use, or whose data are damaged, ends within a second, and would be
+// started ten times a second.
+func TestAServerThatEndsSoonIsStartedLessAndLessOften(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.o.Server.Running = false
+	begin := func() (waited time.Duration) {
+		t.Helper()
+		for {
+			r.o.Server.Running = false
+			if order := r.Step(r.o); order != nil {
+				if _, ok := order.Do.(Start); !ok {
+					t.Fatalf("%T", order.Do)
+				}
+				r.o.Done, r.o.Server.Running = []Done{{ID: order.ID}}, true
+				order, r.o.Done = r.Step(r.o), nil
+				if order != nil { // a question, which comes to nothing
+					r.o.Done = []Done{{ID: order.ID, Err: errTest}}
+				}
+				return waited
+			}
+			r.o.Done = nil
+			if r.Wake() <= r.o.Now {
+				t.Fatal("nobody wakes it")
+			}
+			waited += r.Wake() - r.o.Now
+			r.o.Now = r.Wake()
+		}
+	}
+	var waits []time.Duration
+	for range 12 {
+		waits = append(waits, begin())
+		r.o.Now += 100 * time.Millisecond
+	}
+	if waits[0] != 0 || waits[1] > time.Second || waits[11] != retryMost {
+		t.Errorf("waits %v", waits)
+	}
+	r.o.Now += 2 * shortLife // this one lives
+	if w := begin(); w != 0 {
+		t.Errorf("a server that lived is started after %v", w)
+	}
+	// One whose end was ordered is none that has ended.
+	r.o.Server.Running = true
+	r.End()
+	r.expect("Stop", ok)
+	r.o.Server.Running = false
+	r.ending = false
+	r.expect("Start", ok)
+}
+
+func TestASwitchoverNeedsASuccessor(t *testing.T) {
+	for what, x := range map[string]Sender{
+		"lags behind": {Identity: id("c"), Flushed: 300},
+		"no voter":    {Identity: Identity{"c", "2"}, Flushed: 300 + switchoverLag},
+	} {
+		r := newRig(t)
+		r.leading()
+		r.o.Server.LSN = 301 + switchoverLag
+		r.o.Server.Senders = []Sender{x}
+		r.o.Request = &Request{ID: 1, Switchover: true}
+		r.o.Settings.DropAfter = time.Hour
+		r.Step(r.o)
+		if r.handing != nil {
+			t.Errorf("%s: and it is the successor", what)
+		}
+	}
+}
+
+func TestAPrimaryThatHangsOrIsCutOffStops(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Server.Hung = true
+	r.expect("Stop", ok)
+
+	// c and a live: a commit waits for c, which had all that was needed to follow.
+	r = newRig(t)
+	r.leading()
+	r.o.Record.Needed = 1
+	r.o.Server.Waiting = 3 * time.Second
+	r.o.Settings.DropAfter = time.Hour
+	r.expect("Stop", ok)
+
+	// c lives, and must be rewound before it can stream: that needs a primary that stays.
+	r = newRig(t)
+	r.newTerm(2, "b")
+	r.o.Record.Granted, r.o.Record.Timeline = 5, 5
+	r.o.Record.Lineage = []Fork{{1, 0}, {3, 100}, {5, 180}}
+	r.hears(answerOf("c", 3, 190))
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(5, 200))
+	r.expect("Write", ok)
+	r.expect("SetSync", ok)
+	r.expect("Bind", ok)
+	r.expect("Promote", ok)
+	r.o.Server.Primary = true
+	r.expect("Persist", ok)
+	r.o.Record.Needed = 1
+	r.o.Server.Waiting = time.Hour
+	r.o.Settings.DropAfter = 2 * time.Hour
+	r.expect("", ok)
+}
+
+func TestBeforeARewindTheIncarnationChanges(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.o.Record.Lineage = []Fork{{1, 0}, {3, 100}}
+	r.expect("Seal", ok)
+	r.expect("Read", at(4, 200)) // promoted by hand
+	r.expect("Stop", ok)
+	r.o.Server = Server{Data: DataReady}
+	w := r.expect("Rewind", failed()).(Rewind)
+	if w.State.Incarnation != "new1" || w.State.Copied != 1 {
+		t.Fatalf("%+v", w)
+	}
+	r.o.Server.Data = DataPartial
+	if p := r.expect("Persist", ok).(Persist); p.State.Incarnation != "new1" { // the rewind may have failed before
+		t.Fatalf("%+v", p)
+	}
+	if c := r.expect("Clone", ok).(Clone); c.State.Incarnation != "new2" {
+		t.Fatalf("%+v", c)
+	}
+	r.o.Server.Data = DataReady
+	r.expect("Start", ok)
+	r.o.Server.Running = true
+	r.expect("Follow", ok) // without an answer: it takes no SQL before it has more WAL
+}
+
+// The data that a clone copied are consistent only with what that primary had.
+func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
+	r := newRig(t)
+	r.Member = NewMember(r.cfg, State{Incarnation: "1", Sealed: 1, Seq: 7, SystemID: "s", Copied: 1})
+	rec := pgRecord().Promotion(2, answerOf("c", 3, 200))
+	r.o.Record = &rec
+	r.newTerm(2, "c")
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	for range readsAtMost + 1 {
+		r.expect("Read", failed())
+	}
+	r.expect("Stop", ok)
+	r.o.Server = Server{Data: DataReady}
+	r.expect("Rewind", ok)
+}
+
+func TestReadsThatSucceedAreNotCounted(t *testing.T) {
+	r := newRig(t)
+	for token := uint64(2); token < 2+readsAtMost+5; token++ {
+		r.newTerm(token, "c")
+		r.expect("Persist", ok)
+		if token == 2 {
+			r.expect("Seal", ok)
+		}
+		r.expect("Read", at(3, 200))
+		r.expect("Say", ok)
+	}
+	r.newTerm(200, "c")
+	rec := pgRecord().Promotion(200, answerOf("c", 3, 100))
+	r.o.Record = &rec
+	r.expect("Persist", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Stop", ok) // past the fork: it is rewound, and does not just follow
+}
+
+func TestAMemberThatCannotStreamIsRewound(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Follow", ok)
+	r.expect("", ok)
+	r.o.Now += strayAfter
+	r.expect("Stop", ok)
+	r.o.Server = Server{Data: DataReady}
+	r.o.Line = &Line{} // and only from a primary that leads
+	r.expect("", ok)
+}
+
+// strays takes b, which follows a, through a rewind because it does not stream.
+func (r *rig) strays() {
+	r.t.Helper()
+	r.o.Now += strayAfter
+	r.expect("Stop", ok)
+	r.o.Server = Server{Data: DataReady}
+}
+
+// restarted takes b from a rewind to where it follows a again.
+func (r *rig) restarted() {
+	r.t.Helper()
+	r.expect("Start", ok)
+	r.o.Server.Running = true
+	r.expect("Follow", ok)
+	r.expect("", ok)
+}
+
+// Where the primary has removed the WAL that a member needs, pg_rewind has nothing to do, and says
+// that all is well. So a rewind that did not help is not done again.
+func TestAMemberThatARewindDoesNotHelpIsCloned(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Follow", ok)
+	r.expect("", ok)
+	r.strays()
+	r.expect("Rewind", ok)
+	r.restarted()
+	r.o.Server.Follows = true // it connects, and is told that the WAL is gone
+	r.expect("", ok)
+	r.o.Server.Follows = false
+	r.expect("", ok)
+	r.strays()
+	r.expect("Reinit", ok)
+	r.o.Server.Data = DataPartial
+	r.expect("Clone", ok)
+	r.o.Server.Data = DataReady
+	r.restarted()
+	r.strays()
+	r.expect("Rewind", ok) // what is wrong is something else
+}
+
+// A member that was cut off, and not for long, is not cloned because it was rewound once.
+func TestAMemberThatHasStreamedSinceIsRewoundAgain(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Follow", ok)
+	r.expect("", ok)
+	r.strays()
+	r.expect("Rewind", ok)
+	r.restarted()
+	r.o.Server.Follows = true
+	r.expect("", ok)
+	r.o.Now += strayAfter
+	r.expect("", ok)
+	r.o.Server.Follows = false
+	r.expect("", ok)
+	r.strays()
+	r.expect("Rewind", ok)
+}
+
+func TestAmnesiaOfTheStore(t *testing.T) {
+	for what, change := range map[string]func(*Observation){
+		"no record":              func(o *Observation) { o.Record = nil },
+		"an older record":        func(o *Observation) { o.Record.Seq = 6 },
+		"another database":       func(o *Observation) { o.Record.SystemID = "x" },
+		"another database there": func(o *Observation) { o.Server.SystemID = "x" },
+		"none of what I know of": func(o *Observation) { o.Record, o.Server.Data = nil, DataEmpty },
+	} {
+		r := newRig(t)
+		r.newTerm(1, "a")
+		change(&r.o)
+		r.expect("Stop", ok)
+		r.o.Server.Running = false
+		r.expect("", ok)
+		if p, why := r.Phase(); p != PhaseBroken || why == "" || r.Stands(r.o) {
+			t.Errorf("%s: %s, %q", what, p, why)
+		}
+	}
+	// Not read yet is not gone.
+	r := newRig(t)
+	r.o.Record, r.o.Read = nil, false
+	r.expect("Seal", ok)
+}
+
+func TestWhoStands(t *testing.T) {
+	r := newRig(t)
+	if !r.Stands(r.o) {
+		t.Error("a member with data does not stand")
+	}
+	r.o.Server.Data = DataEmpty
+	if r.Stands(r.o) {
+		t.Error("a member without data stands, though there is a record")
+	}
+	r.o.Server.Data = DataPartial
+	if r.Stands(r.o) {
+		t.Error("a member stands with half a clone")
+	}
+	r.o.Record = nil
+	if !r.Stands(r.o) {
+		t.Error("nobody stands to make the first server")
+	}
+}
+
+// A person must look before the first server of a cluster takes the place of a database.
+func TestABirth(t *testing.T) {
+	r := newRig(t)
+	r.Member = NewMember(r.cfg, State{})
+	r.o.Record = nil
+	r.o.Server = Server{Data: DataEmpty}
+	r.newTerm(1, "b")
+	r.expect("Persist", ok)
+	if i := r.expect("Initdb", Done{SystemID: "s"}).(Initdb); i.State.Incarnation != "new1" {
+		t.Fatalf("%+v", i)
+	}
+	r.o.Server.Data = DataPartial
+	r.expect("Start", ok)
+	r.o.Server.Running = true
+	r.expect("Read", at(1, 10))
+	if s := r.expect("SetSync", ok).(SetSync); s.Sync.Kind != SyncNobody {
+		t.Fatalf("%v: a commit would be acknowledged that no record counts", s.Sync)
+	}
+	r.expect("Bind", ok)
+	r.expect("Promote", ok)
+	r.o.Server.Primary = true
+	w := r.expect("Write", ok).(Write)
+	if w.Record.Seq != 1 || w.Record.Primary != (Identity{"b", "new1"}) || w.Record.SystemID != "s" ||
+		w.Record.Timeline != 3 {
+		t.Fatalf("%+v", w.Record)
+	}
+	r.expect("Persist", ok) // it leads, with the marker of initdb still there
+	r.expect("", ok)
+	if !r.Stands(r.o) {
+		t.Error("the first primary does not stand")
+	}
+	r = newRig(t)
+	r.Member = NewMember(r.cfg, State{})
+	r.o.Record = nil
+	r.newTerm(1, "b")
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(1, 10))
+	r.expect("Stop", ok)
+	if p, why := r.Phase(); p != PhaseStopped || r.broken == "" {
+		t.Errorf("a database is taken over without a record: %s %s", p, why)
+	}
+}
+
+// Without its state file a member does not know which life of its data it votes for.
+func TestAMemberWithoutAStateGetsAnIncarnation(t *testing.T) {
+	r := newRig(t)
+	r.Member = NewMember(r.cfg, State{})
+	r.newTerm(1, "a")
+	if p := r.expect("Persist", ok).(Persist); p.State.Incarnation != "new1" || p.State.Sealed != 1 {
+		t.Fatalf("%+v", p.State)
+	}
+	r.expect("Seal", ok)
+	// Nor which database system they are of: the control file does.
+	r = newRig(t)
+	r.Member = NewMember(r.cfg, State{})
+	r.o.Server.SystemID = "s"
+	r.newTerm(2, "a")
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 100))
+	if a := r.expect("Say", ok).(Say).Answer; a.SystemID != "s" {
+		t.Errorf("the answer is of database system %q", a.SystemID)
+	}
+}
+
+// Who copies data back from a backup leaves the state that lies beside them. Commits that this
+// incarnation has acknowledged are not in these data, so it must not vote for them.
+func TestADirectoryInThePlaceOfAnotherIsNoVoter(t *testing.T) {
+	r := newRig(t)
+	r.o.Server = Server{Data: DataReady, Directory: "5"}
+	if p := r.expect("Persist", ok).(Persist); p.State.Directory != "5" || p.State.Incarnation != "1" {
+		t.Fatalf("noted: %+v", p.State)
+	}
+	r.expect("Start", ok)
+	state := r.State()
+
+	r = newRig(t) // the agent starts again
+	r.Member = NewMember(r.cfg, state)
+	r.o.Server = Server{Data: DataReady, Directory: "5"}
+	r.expect("Start", ok)
+
+	r = newRig(t)
+	r.Member = NewMember(r.cfg, state)
+	r.o.Server = Server{Data: DataReady, Directory: "6", SystemID: "s"}
+	p := r.expect("Persist", ok).(Persist).State
+	if p.Directory != "6" || p.Incarnation != "new1" || p.Sealed != 1 || p.Seq != 7 || p.SystemID != "s" {
+		t.Fatalf("%+v", p)
+	}
+	r.expect("Start", ok)
+}
+
+func TestADirectoryThatCannotBeSeenIsNotAnotherOne(t *testing.T) {
+	r := newRig(t)
+	r.Member = NewMember(r.cfg, State{Incarnation: "1", Sealed: 1, Seq: 7, SystemID: "s", Directory: "5"})
+	r.o.Server = Server{Data: DataReady}
+	r.expect("Start", ok)
+}
+
+// A file system may be put back as a whole: its directories are the same ones then.
+func TestAShorterWALIsNoVoter(t *testing.T) {
+	for what, last := range map[string]Position{"an LSN": {3, 101}, "a timeline": {5, 50}} {
+		r := newRig(t)
+		r.Member = NewMember(r.cfg, State{Incarnation: "1", Sealed: 1, Seq: 7, SystemID: "s", Last: last})
+		r.newTerm(2, "a")
+		r.expect("Persist", ok)
+		r.expect("Seal", ok)
+		r.expect("Read", at(3, 100))
+		if p := r.expect("Persist", ok).(Persist); p.State.Incarnation != "new1" {
+			t.Fatalf("%s below: %+v", what, p.State)
+		}
+		r.expect("Read", at(3, 100))
+		if a := r.expect("Say", ok).(Say).Answer; a.Incarnation != "new1" || a.LSN != 100 {
+			t.Errorf("%s below: %+v", what, a)
+		}
+	}
+}
+
+// What is known to be on disk is remembered while the server runs, and not taken back by what is
+// read before all WAL was replayed.
+func TestHowFarTheWALHasBeen(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "a")
+	for _, p := range []Position{{3, 90}, {3, 110}, {3, 80}} {
+		r.o.Server.Reached = p
+		r.begin("Persist")
+		if r.order != nil {
+			r.o.Done = []Done{{ID: r.order.ID, Err: errTest}}
+		}
+	}
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	if last := r.State().Last; last != (Position{3, 110}) {
+		t.Fatalf("it has been at %v", last)
+	}
+	r.expect("Read", at(3, 110))
+	if a := r.expect("Say", ok).(Say).Answer; a.Incarnation != "1" {
+		t.Errorf("%+v", a)
+	}
+	// Another life of the data begins anew.
+	r.o.Server = Server{Data: DataEmpty}
+	r.o.Record.Token = 2
+	r.expect("Clone", ok)
+	if s := r.State(); s.Last != (Position{}) || s.Directory != "" {
+		t.Errorf("after a clone: %+v", s)
+	}
+}
+
+// Two members were born at once: the one whose record was written is the cluster.
+func TestWhoWasBornInVainStops(t *testing.T) {
+	r := newRig(t)
+	r.Member = NewMember(r.cfg, State{})
+	r.o.Record = nil
+	r.o.Server = Server{Data: DataEmpty}
+	r.newTerm(1, "b")
+	r.expect("Persist", ok)
+	r.expect("Initdb", Done{SystemID: "other"})
+	r.o.Server.Data = DataPartial
+	r.expect("Start", ok)
+	r.o.Server.Running = true
+	r.newTerm(2, "a")
+	rec := pgRecord()
+	rec.Token = 2
+	r.o.Record, r.o.ReadFor = &rec, 2
+	r.expect("Stop", ok)
+	r.o.Server.Running = false
+	r.expect("Persist", ok)
+	r.expect("Clone", ok)
+}
+
+func TestAnEndedMemberHandsOverFirst(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
+	r.End()
+	r.expect("Checkpoint", ok)
+	r.expect("Stop", Done{LSN: 320})
+	r.o.Server = Server{Data: DataReady}
+	r.expect("Write", ok)
+	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
+		t.Fatalf("to %q", to)
+	}
+	r.newTerm(3, "c")
+	r.expect("", ok)
+	if !r.Ended(r.o) || r.Stands(r.o) {
+		t.Error("it has not ended")
+	}
+}
+
+func TestAServerThatCameUpThoughItsStartFailedIsPromoted(t *testing.T) {
+	r := newRig(t)
+	r.chosen()
+	r.o.Server.Running = false // it crashed before it was promoted
+	r.expect("Start", failed())
+	r.o.Server.Running = true
+	r.expect("Seal", ok) // what it listens to is not known
+	r.expect("SetSync", ok)
+}
+
+func TestAsyncComparesWithWhatThePrimaryPublished(t *testing.T) {
+	r := newRig(t)
+	r.o.Record.Durability, r.o.LastLSN, r.o.Settings.MaxLag = Async, 300, 50
+	r.newTerm(2, "b")
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 249))
+	r.expect("", ok)
+	r.o.Settings.MaxLag = 51
+	r.expect("Write", ok)
+}
+
+// A server that is being killed and waits for its disk does not keep the term.
+func TestAServerThatDoesNotEndKeepsNoTerm(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Server.Hung = true
+	r.expect("Stop", failed())
+	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
+		t.Fatalf("to %q", to)
+	}
+	r.o.Own = nil
+	r.expect("Stop", failed())
+	if !r.Promoted() {
+		t.Error("it may stand again while its server is there")
+	}
+}
+
+// An order may wait for the disk that hangs.
+// A member whose disk hangs keeps its claim alive, and may win a term: it writes down for which
+// term it is sealed before anything else, and that does not end.
+func TestAMemberWhoseDiskHangsKeepsNoTerm(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "b")
+	r.begin("Persist")
+	now := r.o.Now
+	for _, tc := range []struct {
+		after time.Duration
+		late  bool
+	}{{ttl - time.Millisecond, false}, {ttl, true}, {time.Hour, true}} {
+		r.o.Now = now - 2*time.Second + tc.after // expect has moved the clock
+		if o := r.Step(r.o); o != nil {
+			t.Fatalf("an order of %T while the disk hangs", o.Do)
+		}
+		if r.Late(r.o) != tc.late || r.Stands(r.o) == tc.late {
+			t.Errorf("%v after the order: late %v, stands %v", tc.after, r.Late(r.o), r.Stands(r.o))
+		}
+	}
+	if r.Wake() != now-2*time.Second+ttl || !strings.Contains(r.why, "does the disk hang") {
+		t.Errorf("it looks again at %v, want %v, and says %q", r.Wake(), now-2*time.Second+ttl, r.why)
+	}
+	r.o.Done = []Done{{ID: r.order.ID}}
+	r.Step(r.o)
+	if r.Late(r.o) || !r.Stands(r.o) {
+		t.Error("it does not stand once its disk answers")
+	}
+}
+
+func TestAServerThatHangsIsStoppedWhateverIsUnderWay(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Instructions = asked(4, TaskRestart)
+	r.begin("Persist")
+	r.expect("", ok)
+	r.o.Server.Hung = true
+	r.expect("Stop", failed())
+	r.expect("Transfer", ok)
+}
+
+// A standby that has replayed that its primary has a larger max_connections replays nothing more:
+// it can neither say what it has nor be promoted until it is started anew.
+func TestAStandbyWhoseRecoveryWaitsIsRestarted(t *testing.T) {
+	for _, leads := range []bool{false, true} {
+		r := newRig(t)
+		if leads {
+			r.o.Own = &Term{Token: 2, Remaining: ttl}
+			r.o.Line, r.o.ReadFor = &Line{Token: 2, Leader: "b"}, 2
+			r.expect("Persist", Done{})
+		}
+		r.o.Server.Short = true
+		if do := r.expect("Stop", Done{}).(Stop); !do.Fast {
+			t.Error("it is killed")
+		}
+		r.o.Server.Running, r.o.Server.Short = false, false
+		r.expect("Start", Done{})
+	}
+}

@@ -1,0 +1,94 @@
+package core
+
+import "time"
+
+// serverRun is one run of the server: what this member has done to it since its start.
+type serverRun struct {
+	cutOff            bool // it listens to nobody
+	following         Identity
+	notStreamingSince time.Duration // since when it does not stream
+	streams           time.Duration // since when it streams in each look
+	fresh             bool          // rewound or cloned: it must follow to become consistent
+	reads             int
+	bound             bool
+	paused            time.Duration // when the cluster was last seen to be
+	freed             bool          // no deadline ends it: the guardian has confirmed that
+	mustEnd           bool          // it must be stopped: a promotion or a bind of unknown outcome
+	stuck             bool          // it was told to end, and has not: what ends it waits for its disk
+	promoted          uint64        // the token under which its promotion was ordered
+	primary           bool          // that promotion is done
+	voters            *Voters
+	roster            *Roster
+	setID             uint64 // of the last SetSync
+	setFor            uint64 // the token under which it was ordered
+	setAgain          *Sync  // one that failed
+}
+
+// watch says whether a server that is to stream has not for too long, and whether it has all the
+// time, for long: a walreceiver that is told at once that the WAL is gone may be seen to stream for
+// a moment.
+func (s *serverRun) watch(o Observation) (astray, steady bool) {
+	if o.Server.Follows || !o.leads() {
+		s.notStreamingSince, s.fresh = o.Now, s.fresh && !o.Server.Follows
+	}
+	if !o.Server.Follows || s.streams == 0 {
+		s.streams = o.Now
+	}
+	return o.Now-s.notStreamingSince > strayAfter, o.Now-s.streams > strayAfter
+}
+
+// begin notes what is true from the moment an order goes out.
+func (s *serverRun) begin(do Action, o Observation) {
+	switch do := do.(type) {
+	case Follow:
+		s.cutOff = false
+	case Unbind:
+		s.bound = false // it may be so from now on
+	case Promote:
+		s.promoted = o.Own.Token
+	case SetSync:
+		s.setAgain, s.setFor = nil, o.Own.Token
+		if s.voters == nil {
+			s.voters = NewVoters(do.Sync)
+		} else {
+			s.voters.Loading(do.Sync)
+		}
+	}
+}
+
+// finish takes the result of an order.
+func (s *serverRun) finish(do Action, d Done, o Observation) {
+	switch do := do.(type) {
+	case Start:
+		if d.Err == nil {
+			*s = serverRun{cutOff: true, fresh: s.fresh, promoted: s.promoted}
+		}
+	case Stop:
+		s.mustEnd, s.stuck = s.mustEnd && d.Err != nil, d.Err != nil
+	case Seal:
+		s.cutOff, s.following = d.Err == nil, Identity{}
+	case Follow:
+		if d.Err == nil {
+			s.following, s.notStreamingSince, s.streams = do.Primary, o.Now, 0
+		}
+	case SetSync:
+		s.setID = d.ID
+		if d.Err != nil {
+			s.setAgain = &do.Sync
+		}
+	case Bind:
+		s.bound, s.freed, s.mustEnd = d.Err == nil, false, d.Err != nil
+	case Unbind:
+		s.freed = d.Err == nil
+	case Promote:
+		other := o.Server.Primary && o.Server.Timeline != 0 && o.Server.Timeline != do.Timeline // by hand, just then
+		s.primary, s.mustEnd = d.Err == nil, d.Err != nil || other
+	}
+}
+
+// hangs says whether a primary must make way for another because it hangs. One that does not end
+// then is not waited for.
+func (s *serverRun) hangs(o Observation) bool {
+	paused := o.Record != nil && o.Record.Paused != nil
+	return o.Server.Hung && o.Server.Running && s.promoted != 0 && !s.stuck && !paused
+}

@@ -1,0 +1,74 @@
+package record_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/record"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/internal/etcdtest"
+)
+
+func full() core.Record {
+	return core.Record{Seq: 1, Token: 1 << 60, SystemID: "7300000000000000001",
+		Primary: core.Identity{Name: "pg1", Incarnation: "a1"}, Timeline: 3, From: 0x3000148, Granted: 4,
+		Voters: []core.Identity{{Name: "pg2", Incarnation: "b2"}}, Acks: 1, Needed: 1, Durability: core.Quorum,
+		Lineage: []core.Fork{{Timeline: 3, From: 0x3000148}}, Stopped: 7,
+		Paused: &core.Pause{By: "anna", Reason: "upgrade", At: time.Unix(1, 0).UTC()}}
+}
+
+// TestRecord: one writes what another reads; who has read an older one, or whose term is over,
+// writes nothing.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	s, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{etcdtest.Start(t, etcdtest.Options{}).Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	lease, err := s.Grant(ctx, "pg1", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const name = "postgres/orders"
+	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := places[0].Token
+	one, two := record.New(s, name), record.New(s, name)
+	if got, err := two.Read(ctx); err != nil || got != nil {
+		t.Fatalf("before the first write: got %v, %v", got, err)
+	}
+	if _, err := one.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want := full()
+	if err := one.Write(ctx, want, token); err != nil {
+		t.Fatal(err)
+	}
+	if err := two.Write(ctx, want, token); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a write by who has not read the last: got %v, want ErrConflict", err)
+	}
+	if got, err := two.Read(ctx); err != nil || !reflect.DeepEqual(*got, want) {
+		t.Errorf("read: got %+v, %v, want %+v", got, err, want)
+	}
+	want.Seq = 3
+	if err := one.Write(ctx, want, token); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a number that is not the next: got %v, want ErrConflict", err)
+	}
+	if err := lease.Release(ctx, places[0]); err != nil {
+		t.Fatal(err)
+	}
+	want.Seq = 2
+	if err := one.Write(ctx, want, token); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a write of a term that is over: got %v, want ErrConflict", err)
+	}
+}

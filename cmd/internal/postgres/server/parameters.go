@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// loadedMark is a setting in the file of the user's parameters by which a server shows which file
+// it has loaded.
+const loadedMark = "primacy.configuration"
+
+// Try says whether this release of PostgreSQL knows these parameters and takes their values. One
+// that it does not know would keep a server from starting, and a running one from loading any
+// change of its files, the names of standbys too. What can be seen only at a start is not seen:
+// memory, libraries.
+func (s *Server) Try(ctx context.Context, parameters map[string]string) error {
+	args := []string{"-C", "data_directory"}
+	for _, one := range []string{"config_file", "hba_file", "ident_file"} {
+		args = append(args, "-c", one+"=/dev/null")
+	}
+	args = append(args, "-c", "data_directory=/")
+	all := setOf(parameters)
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		if _, ours := owned[name]; !ours {
+			args = append(args, "-c", name+"="+parameters[name])
+		}
+	}
+	reserved := all.number("superuser_reserved_connections", 3) + all.number("reserved_connections", 0)
+	if most := all.number("max_connections", 100); reserved >= most {
+		return fmt.Errorf("max_connections = %d: of these %d are reserved for superusers", most, reserved)
+	}
+	if _, err := s.output(ctx, "postgres", args...); err != nil {
+		if m := fatalText.FindStringSubmatch(err.Error()); m != nil {
+			return fmt.Errorf("PostgreSQL %v: %s", s.version, strings.TrimSpace(m[1]))
+		}
+		return fmt.Errorf("postgres -C: %.500s", strings.Join(strings.Fields(err.Error()), " "))
+	}
+	return nil
+}
+
+var fatalText = regexp.MustCompile(`FATAL: +([^\n]*)`)
+
+type setOf map[string]string
+
+func (s setOf) number(name string, usual int) int {
+	if n, err := strconv.Atoi(s[name]); err == nil {
+		return n
+	}
+	return usual
+}
+
+// Configure gives the server other parameters. A server that runs has loaded them when it returns;
+// those that need a restart are in [Server.Pending]. One that does not run has them from its next
+// start on. They were checked with [Parameters] and [Server.Try].
+func (s *Server) Configure(ctx context.Context, parameters map[string]string) error {
+	s.mu.Lock()
+	s.cfg.Parameters = maps.Clone(parameters)
+	s.mu.Unlock()
+	if _, ok := s.Running(); !ok {
+		return nil
+	}
+	if err := s.writeUserConf(parameters); err != nil {
+		return fmt.Errorf("%s: %w", userConf, err)
+	}
+	if err := s.reload(ctx); err != nil {
+		return err
+	}
+	want := markOf(parameters)
+	return s.until(ctx, userConf+" not loaded", func() error {
+		row, err := s.row(ctx, "SELECT coalesce(current_setting($1, true), '')", loadedMark)
+		if err == nil && row[0] != want {
+			err = fmt.Errorf("the server's parameters are still the former ones: its log says why")
+		}
+		return err
+	})
+}
+
+// parameters returns those that are to be in force.
+func (s *Server) parameters() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cfg.Parameters
+}
+
+// markOf is a text that tells one set of parameters from another.
+func markOf(parameters map[string]string) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		fmt.Fprintf(h, "%q %q\n", name, parameters[name])
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// Pending are the parameters that a running server has not, by names.
+type Pending struct {
+	Restart []string // a restart gives it these
+	// Held stay larger than they were asked for: the data were last used with more, and PostgreSQL
+	// starts no standby with less than its primary had.
+	Held []string
+}
+
+// Pending asks which parameters wait for a restart.
+func (s *Server) Pending(ctx context.Context) (p Pending, err error) {
+	// What is on the command line may stand in the files of initdb too, with another value.
+	line := slices.Concat(slices.Collect(maps.Keys(byDefault)), slices.Collect(maps.Keys(owned)))
+	rows, err := s.query(ctx, `SELECT name FROM pg_settings WHERE pending_restart
+		AND name <> ALL (string_to_array($1, ','))`, strings.Join(line, ","))
+	if err != nil {
+		return p, err
+	}
+	for _, r := range rows {
+		p.Restart = append(p.Restart, r[0])
+	}
+	c, err := s.Control(ctx)
+	if err != nil {
+		return p, err
+	}
+	rows, err = s.query(ctx, "SELECT name, setting FROM pg_settings WHERE name = ANY (string_to_array($1, ','))",
+		strings.Join(slices.Sorted(maps.Keys(byDefault)), ","))
+	if err != nil {
+		return p, err
+	}
+	next, asked := s.onCommandLine(c), s.onCommandLine(Control{})
+	for _, r := range rows {
+		name, now := r[0], r[1]
+		if next[name] != now && !(name == "wal_level" && meansReplica(next[name]) && meansReplica(now)) {
+			p.Restart = append(p.Restart, name)
+		}
+		if next[name] != asked[name] {
+			p.Held = append(p.Held, name)
+		}
+	}
+	slices.Sort(p.Restart)
+	slices.Sort(p.Held)
+	return p, nil
+}
+
+// meansReplica knows the words of former releases.
+func meansReplica(level string) bool {
+	return slices.Contains([]string{"replica", "hot_standby", "archive"}, strings.ToLower(level))
+}
+
+// Short says whether a standby has replayed that its primary was given a larger max_connections, or
+// another of those settings, than it has itself. Then it replays nothing more until it is started
+// anew, and cannot be promoted. Before PostgreSQL 14 it ends by itself.
+func (s *Server) Short(ctx context.Context) (bool, error) {
+	c, err := s.Control(ctx)
+	if err != nil {
+		return false, err
+	}
+	rows, err := s.query(ctx, "SELECT name, setting FROM pg_settings WHERE name = ANY (string_to_array($1, ','))",
+		strings.Join(matching, ","))
+	for _, r := range rows {
+		if n, err := strconv.Atoi(r[1]); err == nil && n < c.Settings[r[0]] {
+			return true, nil
+		}
+	}
+	return false, err
+}

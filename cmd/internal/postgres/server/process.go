@@ -1,0 +1,99 @@
+package server
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// process is what /proc tells of one.
+type process struct {
+	pid, parent int
+	title       string // what ps shows; empty if it has no title of its own yet
+}
+
+// processes returns the processes of the server, or what a former one has left: they run postgres
+// and work in the data directory. Each process of PostgreSQL does, and the shell of a person who
+// looks around there does not run postgres. Those that are dead and not yet buried do not count.
+func (d *directory) processes() (all []process) {
+	data, err := os.Stat(d.data)
+	if err != nil {
+		return nil
+	}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && worksIn(pid, data) {
+			if p, ok := look(pid); ok {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// worksIn says whether a process runs postgres in that directory.
+func worksIn(pid int, data os.FileInfo) bool {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	exe, err := os.Readlink(filepath.Join(dir, "exe"))
+	// A postgres that was upgraded while it ran is "…/postgres (deleted)".
+	if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != "postgres" {
+		return false
+	}
+	cwd, err := os.Stat(filepath.Join(dir, "cwd"))
+	return err == nil && os.SameFile(cwd, data)
+}
+
+// look reads what a process is called and who started it.
+func look(pid int) (process, bool) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return process{}, false
+	}
+	// The name is in parentheses and may hold any byte.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 2 || fields[0] == "Z" || fields[0] == "X" {
+		return process{}, false
+	}
+	parent, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return process{}, false
+	}
+	p := process{pid: pid, parent: parent}
+	cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if title, ok := strings.CutPrefix(strings.TrimRight(string(cmdline), "\x00 "), "postgres: "); ok {
+		p.title = title
+	}
+	return p, true
+}
+
+// is says whether the process is of that kind: "startup", "walreceiver". Before the kind its title
+// may have cluster_name and a colon.
+func (p process) is(kind string) bool {
+	rest := p.title
+	for {
+		if after, ok := strings.CutPrefix(rest, kind); ok && (after == "" || after[0] == ' ') {
+			return true
+		}
+		_, after, ok := strings.Cut(rest, ": ")
+		if !ok {
+			return false
+		}
+		rest = after
+	}
+}
+
+// signal sends a signal to a process of the server, and to nobody who got its number later: the
+// handle is held before the process is looked at.
+func (d *directory) signal(pid int, sig syscall.Signal) bool {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = p.Release() }()
+	data, err := os.Stat(d.data)
+	return err == nil && worksIn(pid, data) && p.Signal(sig) == nil
+}

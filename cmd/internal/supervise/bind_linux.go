@@ -1,0 +1,126 @@
+package supervise
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/boottime"
+)
+
+// rebinding is a call of Bind or Unbind that waits for the guardian's answer. Process.mu guards the
+// pointer to it in Process; the fields are only read.
+type rebinding struct {
+	id       uint64
+	deadline time.Duration
+	answer   chan error // has room for the one answer
+}
+
+// Bind replaces the deadline: that of a command that had none, or another one, which may have been
+// later. It returns nil when the guardian has confirmed that it keeps the new deadline, and both it
+// and this process have an alarm for it. From then on nothing of the command is left by the
+// deadline, so the caller may let the command do what needs the right. [Process.Extend] moves the
+// deadline on, as ever.
+//
+// Errors: [ErrTooLate], if no more than the grace or the margin is left, and [ErrEnding], if the
+// command has ended or is being ended; nothing was changed then. If ctx ends first, Bind returns
+// its error, and it is unknown whether the guardian keeps the deadline. The caller must not let the
+// command do what needs the right. The command is then ended by the deadline, which Extend does not
+// move, unless a later Bind or Unbind succeeds. Even if ctx never ends, Bind returns soon after the
+// deadline.
+//
+// Calls of Bind and Unbind wait for each other. If ctx ends during that, nothing was changed.
+func (p *Process) Bind(ctx context.Context, deadline time.Duration) error {
+	return p.rebind(ctx, deadline)
+}
+
+// Unbind takes the deadline away: the command may run as long as this process does. It returns nil
+// when the guardian has confirmed that. Call it only when the command needs the right no more.
+//
+// If Unbind fails, the deadline stays. The errors are [ErrEnding] and ctx's, as with
+// [Process.Bind]. After ctx's error Extend does not move the deadline, so the command is ended by
+// it, unless a later Bind or Unbind succeeds.
+func (p *Process) Unbind(ctx context.Context) error { return p.rebind(ctx, NoDeadline) }
+
+// rebind is Bind and Unbind.
+func (p *Process) rebind(ctx context.Context, deadline time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case p.rebindTurn <- struct{}{}:
+		defer func() { <-p.rebindTurn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	b, err := p.orderRebind(deadline)
+	if err != nil {
+		return err
+	}
+	p.wake()
+	select {
+	case err := <-b.answer:
+		return err
+	case <-p.done:
+		return ErrEnding
+	case <-ctx.Done():
+	}
+	// Once rebinding is nil, no answer counts any more: p stays unsettled.
+	p.mu.Lock()
+	p.rebinding = nil
+	p.mu.Unlock()
+	select {
+	case err := <-b.answer:
+		return err
+	default:
+		return fmt.Errorf("the guardian has not confirmed: %w", ctx.Err())
+	}
+}
+
+// orderRebind gives the order to the guardian. In the supervisor's own plan a new deadline holds at
+// once, but the former one ends only when the guardian has confirmed that there is none any more.
+func (p *Process) orderRebind(deadline time.Duration) (*rebinding, error) {
+	now := boottime.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.plan.stopSent || now >= p.plan.killAt() {
+		return nil, ErrEnding
+	}
+	if err := enoughTime(deadline-now, p.grace, p.margin); err != nil {
+		return nil, err
+	}
+	if deadline != NoDeadline {
+		p.plan.rebind(deadline)
+	}
+	p.unsettled, p.heldBack, p.sentDeadline = true, 0, deadline
+	p.rebinds++
+	p.rebinding = &rebinding{id: p.rebinds, deadline: deadline, answer: make(chan error, 1)}
+	p.queue = append(p.queue, order{Rebind: &rebindOrder{ID: p.rebinds, Deadline: deadline}})
+	return p.rebinding, nil
+}
+
+// rebound passes the guardian's answer on to the call that waits for it. The watcher calls it.
+func (p *Process) rebound(r reboundReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := p.rebinding
+	if b == nil || b.id != r.ID {
+		return // nobody waits for it any more
+	}
+	p.rebinding = nil
+	// The watcher kills from killAt on, whatever the guardian says.
+	if !r.Held || boottime.Now() >= p.plan.killAt() || !p.plan.rebind(b.deadline) {
+		b.answer <- ErrEnding
+		return
+	}
+	p.plan.extend(p.heldBack)
+	p.unsettled = false
+	b.answer <- nil
+	p.wakeLocked()
+}
+
+// SetLastAction replaces the last action; nil removes it. It never blocks. The guardian has it
+// before any Bind, Unbind, Signal and Stop that is called later: when a later [Process.Bind] has
+// succeeded, the guardian has the new last action. If the command was started with a deadline and
+// without a last action, what the handler writes to messages is dropped.
+func (p *Process) SetLastAction(a *LastAction) { p.enqueue(order{LastAction: &lastActionOrder{a}}) }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
+	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/record"
+	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
+	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/etcdstore"
+)
+
+// postgresStore is what a cluster of PostgreSQL asks of its store.
+type postgresStore interface {
+	record.Store
+	Raw() *etcdstore.Raw
+}
+
+// postgresVerb is one `primacy postgres`.
+type postgresVerb struct {
+	*app
+	path string
+}
+
+func postgresCommand(a *app) *cobra.Command {
+	v := &postgresVerb{app: a}
+	c := &cobra.Command{
+		Use:         "postgres -f FILE",
+		Annotations: map[string]string{stays: "yes"},
+		Short:       "Keep at most one primary of a PostgreSQL cluster, and lose no acknowledged row",
+		Long: `Run beside each PostgreSQL server of a cluster, as the user that owns its data. At most one server is
+the primary. When it is lost a standby is promoted. In the modes quorum and available no acknowledged commit is lost:
+before a standby is promoted, so many members have cut themselves off from the former primary that it can acknowledge
+nothing more.
+
+  primacy postgres demo                        see it work, on this machine
+  primacy postgres -f pg.toml                  one on each machine; SIGTERM hands over, and stops the server
+  primacy postgres check -f pg.toml            what is missing before the first start
+  primacy postgres list -f pg.toml             members, roles, what a commit and a failover need
+  primacy postgres switchover -f pg.toml --to pg2
+  primacy postgres history -f pg.toml          who was the primary when, and why each term ended
+  primacy postgres pause -f pg.toml            work on the store: no deadline, no election; then resume
+  primacy postgres restart -f pg.toml          the servers, one after another
+  primacy postgres config show -f pg.toml      what all members share; also set and edit
+  primacy postgres reinit -f pg.toml pg3       copy the primary's data anew
+  primacy postgres failover -f pg.toml --to pg2   when a safe election is not possible any more
+  primacy postgres lost -f pg.toml             what rewinds have discarded on this machine
+
+The store is etcd, or the embedded one.
+
+Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, a mistake in the file, or a
+data directory that cannot be used. A member that is broken does not exit: it leaves the election, and its log says
+why.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return v.run(cmd.Context()) },
+	}
+	c.Flags().StringVarP(&v.path, "file", "f", "", "the file of this member, in TOML: docs/postgres-failover.md")
+	c.AddCommand(postgresDemoCommand(a), postgresListCommand(a), postgresSwitchoverCommand(a), postgresCheckCommand(a),
+		postgresLostCommand(a), postgresHistoryCommand(a), postgresPauseCommand(a), postgresResumeCommand(a),
+		postgresRestartCommand(a), postgresReinitCommand(a), postgresFailoverCommand(a), postgresConfigCommand(a))
+	return c
+}
+
+// run is one member, until a signal.
+func (v *postgresVerb) run(ctx context.Context) error {
+	if v.path == "" {
+		return errors.New("postgres: give -f FILE")
+	}
+	f, err := pgfile.Load(v.path)
+	if err != nil {
+		return err
+	}
+	supervisor, err := supervise.New()
+	if err != nil {
+		return err
+	}
+	shows, err := openPatroni(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w", v.path, err)
+	}
+	defer shows.close()
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	v.store, v.id, v.ttl = f.Store, f.Name, f.TTL
+	session, st, done, err := v.openSession(ctx, primacy.Options{History: 1000}, true)
+	if err != nil {
+		return err
+	}
+	defer done()
+	keeper, ok := st.(postgresStore)
+	if !ok {
+		return fmt.Errorf("%s: store %q cannot keep the cluster's record: use etcd://… or embedded:DIR", v.path,
+			f.Store)
+	}
+	member := v.member(f)
+	member.Shared = pgconfig.Of(keeper.Raw(), pgconfig.Key(f.Namespace, f.Cluster))
+	a, err := agent.New(member, session, keeper, supervisor)
+	if err != nil {
+		return err
+	}
+	if shows != nil {
+		keys, ok := st.(patroniStore)
+		if !ok {
+			return fmt.Errorf("%s: store %q cannot keep Patroni's keys: take [api] out, or use etcd://…", v.path,
+				f.Store)
+		}
+		showing, end := context.WithCancel(context.WithoutCancel(ctx))
+		wait, err := shows.serve(showing, v, f, a, keys, session)
+		if err != nil {
+			end()
+			return err
+		}
+		defer func() { end(); wait() }()
+	}
+	return a.Run(ctx)
+}
+
+// postgresLog writes for people, and what was ordered too with --verbose.
+func (v *postgresVerb) postgresLog() *slog.Logger {
+	level := slog.LevelInfo
+	switch {
+	case v.verbose:
+		level = slog.LevelDebug
+	case v.quiet:
+		level = slog.LevelError
+	}
+	return slog.New(slog.NewTextHandler(v.stderr, &slog.HandlerOptions{Level: level}))
+}
+
+// member is what the file says, as the agent takes it.
+func (v *postgresVerb) member(f *pgfile.File) agent.Config {
+	first := f.Begin()
+	return agent.Config{
+		Cluster: f.Cluster, Name: f.Name, TTL: f.TTL, LoopWait: f.LoopWait, First: pgconfig.First(f.First),
+		Priority: f.Priority, NoSync: f.NoSync, NoFailover: f.NoFailover, Log: v.postgresLog(),
+		Details: f.API.Listen != "",
+		Server: pgserver.Config{Data: f.Data, Bin: f.Bin, Listen: f.Listen, SocketDir: f.SocketDir,
+			Superuser: f.Superuser, Parameters: first.Parameters,
+			Replication: pgserver.Replication{User: f.ReplicationUser, Passfile: f.Passfile}},
+		Clone: clone.Config{Data: f.Data, Bin: f.Bin, Superuser: f.Superuser, HBA: f.HBA,
+			Replication: clone.Replication{User: f.ReplicationUser, Passfile: f.Passfile}},
+		LastAction: func(lease string, token primacy.Token) *supervise.LastAction {
+			w := lastAction{Lease: lease, ID: f.Name,
+				Message: "primacy: the agent is gone; its server was ended and its lease given up\n"}
+			if token != 0 {
+				w.Name, w.Token = agent.Prefix+f.Cluster, token
+			}
+			return v.endLease(w, f.TTL)
+		},
+	}
+}

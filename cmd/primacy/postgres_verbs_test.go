@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+)
+
+func saying(t *testing.T, id string, token uint64, said agent.Said) primacy.Entry {
+	t.Helper()
+	value, err := json.Marshal(said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return primacy.Entry{ID: id, Token: primacy.Token(token), Value: value}
+}
+
+// TestDescribeCluster: one sentence says what a commit and a failover need, or why nobody is the
+// primary.
+func TestDescribeCluster(t *testing.T) {
+	leader := saying(t, "pg1", 7, agent.Said{Address: "a:1", Phase: core.PhaseLeading, Timeline: 3, LSN: 0x5000})
+	behind := saying(t, "pg2", 9, agent.Said{Address: "b:1", Phase: core.PhaseFollowing, Timeline: 3, LSN: 0x4f00,
+		Life: "x"})
+	surveys := saying(t, "pg1", 7, agent.Said{Phase: core.PhaseSurveying, Why: "waits for pg2 (not there)"})
+	voters := []core.Identity{{Name: "pg2", Incarnation: "x"}}
+	rec := core.Record{Timeline: 3, Voters: voters, Acks: 1, Needed: 1, Durability: core.Quorum}
+	alone := core.Record{Timeline: 3, Acks: 1, Needed: 1, Durability: core.Available}
+	first := core.Record{Timeline: 3, Acks: 1, Needed: 1, Durability: core.Quorum}
+	fresh := core.Record{Timeline: 3, Voters: voters, Acks: 1, Needed: 2, Durability: core.Quorum}
+	async := core.Record{Timeline: 3, Voters: voters, Acks: 1, Needed: 1, Durability: core.Async}
+	for _, test := range []struct {
+		name, want string
+		leader     *primacy.Entry
+		rec        *core.Record
+	}{
+		{"well", "a commit needs pg2; a failover needs the answer of pg2, or of pg1.", &leader, &rec},
+		{"alone", "it goes on alone, and nobody else can be promoted.", &leader, &alone},
+		{"first", "no standby votes yet: commits wait.", &leader, &first},
+		{"just promoted", "until they have caught up only pg1 can be the primary.", &leader, &fresh},
+		{"async", "a failover may lose the last ones (async).", &leader, &async},
+		{"nobody leads", "no member runs, or each that runs is broken (its log says why).", nil, &rec},
+		{"surveying", "pg1 leads under token 7, and is surveying; waits for pg2 (not there).", &surveys, &rec},
+	} {
+		j := describeCluster("orders", primacy.State{Leader: test.leader, Waiting: []primacy.Entry{behind}}, test.rec)
+		if !strings.HasSuffix(j.Text, test.want) {
+			t.Errorf("%s: got %q, want it to end in %q", test.name, j.Text, test.want)
+		}
+		if wantPrimary := test.leader == &leader; (j.Primary == "pg1") != wantPrimary {
+			t.Errorf("%s: got the primary %q", test.name, j.Primary)
+		}
+	}
+	var out bytes.Buffer
+	if err := describeCluster("orders", primacy.State{Leader: &leader, Waiting: []primacy.Entry{behind}}, &rec).
+		write(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"pg1     a:1      primary  leading    3         -      -",
+		"pg2     b:1      standby  following  3         256 B  yes",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("got\n%s\nwant a line %q", out.String(), want)
+		}
+	}
+}
+
+// TestPostgresMistakes: each is one line with what to do.
+func TestPostgresMistakes(t *testing.T) {
+	for _, test := range []struct{ args, want string }{
+		{"postgres", "primacy: postgres: give -f FILE"},
+		{"postgres -f /nosuch/pg.toml", "primacy: open /nosuch/pg.toml: no such file or directory"},
+		{"postgres list", "primacy: postgres: give -f FILE, or --cluster NAME and --store"},
+		{"postgres swithover", `primacy: unknown command "swithover" for "primacy postgres"`},
+		{"postgres config", "primacy: postgres config: give show, set or edit"},
+		{"postgres config shwo -f pg.toml", `primacy: unknown command "shwo" for "primacy postgres config"`},
+		{"postgres config set acks=2", "primacy: postgres: give -f FILE, or --cluster NAME and --store"},
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), strings.Fields(test.args), strings.NewReader(""), &out, &errs)
+		if code != exitUsage || !strings.HasPrefix(errs.String(), test.want) ||
+			strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("%s: got %d, %q, want %d, %s", test.args, code, errs.String(), exitUsage, test.want)
+		}
+	}
+}

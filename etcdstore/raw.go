@@ -1,0 +1,33 @@
+package etcdstore
+
+import (
+	"context"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/primacy-go/primacy/internal/etcdwire"
+)
+
+// Raw reads and writes keys of other programs in the same etcd. It touches none of the store's own;
+// claims and leases of the store can guard keys, and end them.
+type Raw struct {
+	layout // of the store: for the leases that keys may end with
+	wire   *etcdwire.Wire
+}
+
+// Get returns the value at a key, and its version. The version 0 says that there is none. The read
+// is linearizable.
+func (r *Raw) Get(ctx context.Context, key string) (value []byte, version uint64, err error) {
+	resp, err := r.wire.Get(ctx, verb("read the key", key), &pb.RangeRequest{Key: []byte(key)})
+	if err != nil || len(resp.Kvs) == 0 {
+		return nil, 0, err
+	}
+	return resp.Kvs[0].Value, uint64(resp.Kvs[0].ModRevision), nil
+}
+
+// Put writes a value without a lease if the present one has that version; 0: if there is none. It
+// returns the new version. ok is false where another version stands: nothing was written then.
+// After an error the value may have been written, or may yet be, but only over that version.
+func (r *Raw) Put(ctx context.Context, key string, value []byte, version uint64) (next uint64, ok bool, err error) {
+	return writeOver(ctx, r.wire, verb("write the key", key), key, value, version, "", 0)
+}
