@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -96,28 +97,40 @@ func (g *gate) onceFailing(matches func(req any) bool) <-chan struct{} {
 
 // TestSimulatedAWatchFollowsTheCalls: a member falls silent, and a call finds that out. The watch
 // leaves it at once too, and so does whoever waits: it is told of its turn as if nothing were
-// amiss.
+// amiss. Nothing that it asked is under way then: it would wait for that.
 func TestSimulatedAWatchFollowsTheCalls(t *testing.T) {
 	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 		silent := another(c)
 		hs, _ := gatedAt(t, c, 0, c.Leader())
-		ws, _ := gatedAt(t, c, 1, silent)
+		ws, g := gatedAt(t, c, 1, silent)
 		hl, wl := granted(t, hs, "a", time.Minute), granted(t, ws, "b", time.Minute)
 		holder := claimed(t, hl, "x")
 		at := held(t, wl, claimed(t, wl, "x"))
-		time.Sleep(5 * time.Second)
+		watched := time.Now()
+		looked := make(chan struct{})
+		look := sync.OnceFunc(func() { close(looked) })
+		g.set(func() {
+			g.after = func(req any) {
+				if txn, ok := req.(*pb.TxnRequest); ok && len(txn.Compare) == 2 {
+					look() // whoever waits looks every few seconds whether it is still not its turn
+				}
+			}
+		})
+		<-looked
+		// The stream looks for a sign of life every second: it leaves the member before that.
+		time.Sleep(2*time.Second - time.Since(watched)%time.Second + 50*time.Millisecond)
 		c.Hold(1, silent, true, true)
 		c.Hold(1, silent, false, true)
 		if _, err := ws.Line(ending(t, 300*time.Millisecond), "x"); err == nil {
 			t.Fatal("seed 1: the silent member has answered")
 		}
-		time.Sleep(handOver)
+		time.Sleep(350 * time.Millisecond)
 		begun := time.Now()
 		if err := hl.Release(ending(t, 10*time.Second), holder); err != nil {
 			t.Fatalf("seed 1: Release: %v", err)
 		}
-		if took := (<-at).Sub(begun); took > handOver {
-			t.Errorf("seed 1: held %v after the release, want %v at most", took, handOver)
+		if took := (<-at).Sub(begun); took > 200*time.Millisecond {
+			t.Errorf("seed 1: held %v after the release, want 0.2 s at most", took)
 		}
 	})
 }
