@@ -134,7 +134,7 @@ func TestOneOfTwoLocksOfAMutexFails(t *testing.T) {
 	winner := async(func() error { return m.Lock(soon(t)) })
 	time.Sleep(200 * time.Millisecond) // both wait
 	slow.Store(true)
-	eventually(t, "what the loser reads has been read", 10*time.Second, func() bool { return reading.Load() == 0 })
+	eventually(t, "what the loser reads has been read", time.Minute, func() bool { return reading.Load() == 0 })
 	ok(t, "Unlock", holder.Unlock(soon(t)))
 	ok(t, "the winner's Lock", <-winner)
 	cancel()
@@ -215,7 +215,7 @@ func TestNoTokenWhileWaiting(t *testing.T) {
 	locked := async(func() error { return mb.Lock(soon(t)) })
 	standing(t, c, "line", 2)
 	standing(t, c, "lock", 2)
-	eventually(t, "their keys", 20*time.Second, func() bool { return eb.Key() != "" && len(mb.Key()) > 1 })
+	eventually(t, "their keys", time.Minute, func() bool { return eb.Key() != "" && len(mb.Key()) > 1 })
 	ok(t, "a candidate's Proclaim", eb.Proclaim(soon(t), "b2"))
 	if eb.Token() != 0 || mb.Token() != 0 || owns(t, c, mb) {
 		t.Errorf("who waits has tokens %d and %d, or owns the lock", eb.Token(), mb.Token())
@@ -273,7 +273,7 @@ func TestResumedButGone(t *testing.T) {
 	ok(t, "another's Campaign", other.Campaign(soon(t), "x"))
 	last := begin(t, c, concurrency.WithLease(g.ID))
 	r = concurrency.ResumeElection(last, "resumed/", key, rev)
-	eventually(t, "no key", 20*time.Second, func() bool { return r.Key() == "" })
+	eventually(t, "no key", time.Minute, func() bool { return r.Key() == "" })
 	if r.Token() != 0 {
 		t.Errorf("token %d while another leads with %d", r.Token(), other.Token())
 	}

@@ -145,7 +145,7 @@ func TestALateProclaimBringsNoOldValueBack(t *testing.T) {
 		e := k.election(k.open(t, dial(t, proxy.Addr(), srv.Addr())), pfx)
 		ok(t, "Campaign", e.Campaign(soon(t), "first"))
 		holdBack(t, proxy, func(ctx context.Context, mark string) { _ = e.Proclaim(ctx, mark) })
-		eventually(t, "a Proclaim elsewhere", 20*time.Second, func() bool {
+		eventually(t, "a Proclaim elsewhere", time.Minute, func() bool {
 			return e.Proclaim(within(t,
 				3*time.Second), "latest") == nil
 		})

@@ -150,7 +150,7 @@ func TestALateResignOfAnEarlierSessionHurtsNoLaterOne(t *testing.T) {
 	ok(t, "Campaign", e2.Campaign(soon(t), "b"))
 	tried := k.n.Load()
 	k.cut.Store(false)
-	eventually(t, "the late deletion", 15*time.Second, func() bool { return k.n.Load() > tried })
+	eventually(t, "the late deletion", time.Minute, func() bool { return k.n.Load() > tried })
 	time.Sleep(time.Second)
 	if n := keys(t, c, "late"); n != 1 {
 		t.Errorf("%d keys stand, want the later session's", n)
@@ -293,7 +293,7 @@ func TestManyLocksWithAShortTTL(t *testing.T) {
 	ok(t, "get", err)
 	_, err = c.Delete(soon(t), string(first.Kvs[0].Key))
 	ok(t, "delete", err)
-	eventually(t, "the end of the session, of which a claim was deleted", 20*time.Second,
+	eventually(t, "the end of the session, of which a claim was deleted", time.Minute,
 		func() bool { return s.Check() != nil })
 }
 
@@ -312,7 +312,7 @@ func TestManyLocksAreMovedWhenEtcdsLeaderChanges(t *testing.T) {
 			break
 		}
 	}
-	eventually(t, "all claims on another lease", 15*time.Second, func() bool {
+	eventually(t, "all claims on another lease", time.Minute, func() bool {
 		resp, err := c.Get(soon(t), "moved/", v3.WithPrefix())
 		ok(t, "get", err)
 		for _, kv := range resp.Kvs {
@@ -338,7 +338,7 @@ func TestASmallLimitOfOperationsEndsNoSession(t *testing.T) {
 	ok(t, "get", err)
 	_, err = c.Delete(soon(t), string(first.Kvs[0].Key))
 	ok(t, "delete", err)
-	eventually(t, "the end of the session, of which a claim was deleted", 20*time.Second,
+	eventually(t, "the end of the session, of which a claim was deleted", time.Minute,
 		func() bool { return s.Check() != nil })
 
 	grant, err := c.Grant(soon(t), 20)

@@ -250,7 +250,7 @@ func TestResignDoesNotForgetOnAnError(t *testing.T) {
 			t.Fatal("Resign = nil without etcd")
 		}
 		proxy.Heal()
-		eventually(t, "a Resign", 20*time.Second, func() bool { return e.Resign(within(t, 2*time.Second)) == nil })
+		eventually(t, "a Resign", time.Minute, func() bool { return e.Resign(within(t, 2*time.Second)) == nil })
 		if keys(t, c, pfx) != 0 {
 			return "Resign returned nil, and the key stands"
 		}

@@ -187,7 +187,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func soon(t testing.TB) context.Context { return within(t, 20*time.Second) }
+func soon(t testing.TB) context.Context { return within(t, time.Minute) }
 
 func (k kit) open(t testing.TB, c *v3.Client, o ...concurrency.SessionOption) session {
 	t.Helper()

@@ -69,7 +69,7 @@ func TestDoneIsClosedBeforeTheKeyCanGo(t *testing.T) {
 		proxy.Hold(etcdtest.Down) // renewals are carried out, and their answers wait
 		// The fields 2 and 3 of a LeaseKeepAliveResponse.
 		answer := append(binary.AppendUvarint([]byte{2 << 3}, uint64(s.Lease())), 3<<3, ttl)
-		eventually(t, "an answer that waits", 20*time.Second, func() bool { return proxy.Holds(etcdtest.Down, answer) })
+		eventually(t, "an answer that waits", time.Minute, func() bool { return proxy.Holds(etcdtest.Down, answer) })
 		proxy.Seal() // no more of them
 		// By its last answer the original believes for some 6 s more, and by the one that waits for
 		// 3 s longer than etcd.
@@ -242,7 +242,7 @@ func TestALeaseOfAnEarlierRaftTermIsNotReliedOn(t *testing.T) {
 			}
 		}
 		if k.name == "ours" {
-			eventually(t, "the key on another lease", 20*time.Second, func() bool {
+			eventually(t, "the key on another lease", time.Minute, func() bool {
 				resp, err := c.Get(soon(t), m.Key())
 				ok(t, "get", err)
 				return len(resp.Kvs) == 1 && v3.LeaseID(resp.Kvs[0].Lease) != s.Lease()

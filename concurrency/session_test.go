@@ -97,7 +97,7 @@ func TestOrphanPutsTheClaimsBack(t *testing.T) {
 	if s.Check() == nil {
 		t.Error("Check = nil after Orphan")
 	}
-	eventually(t, "the guard gone", 20*time.Second, func() bool {
+	eventually(t, "the guard gone", time.Minute, func() bool {
 		resp, err := c.Leases(soon(t))
 		return err == nil && len(resp.Leases) == 1
 	})

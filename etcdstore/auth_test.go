@@ -98,7 +98,7 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 		t.Errorf("%d renewals, the last failed: %v", r.renewed.Load(), r.last)
 	}
 	// One that meets a token in the moment of its end fails; the next one has a new token.
-	eventually(t, "a renewal", 5*time.Second, func() bool { return first.Renew(soon(t)) == nil })
+	eventually(t, "a renewal", time.Minute, func() bool { return first.Renew(soon(t)) == nil })
 	release(t, first, p)
 	begun := time.Now()
 	if err := receive(t, "Wait", turn, 10*time.Second); err != nil {

@@ -38,7 +38,7 @@ func open(t testing.TB, endpoints ...string) *etcdstore.Store {
 
 // soon returns a context for what must not hang.
 func soon(t testing.TB) context.Context {
-	return within(t, 20*time.Second)
+	return within(t, time.Minute)
 }
 
 func within(t testing.TB, d time.Duration) context.Context {

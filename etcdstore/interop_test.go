@@ -27,7 +27,7 @@ func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 	lines := func(n int) driver.Line {
 		t.Helper()
 		var ln driver.Line
-		eventually(t, "the line to grow", 10*time.Second, func() bool {
+		eventually(t, "the line to grow", time.Minute, func() bool {
 			ln = line(t, s, "mixed")
 			return ln.Holder != nil && len(ln.Waiters) == n-1
 		})

@@ -82,7 +82,7 @@ func TestEveryCallEndsWithItsContext(t *testing.T) {
 			}
 		}
 		proxy.Heal()
-		eventually(t, "the lease to be closed", 10*time.Second, func() bool {
+		eventually(t, "the lease to be closed", time.Minute, func() bool {
 			return l.Close(within(t,
 				time.Second)) == nil
 		})
@@ -175,7 +175,7 @@ func TestCompactionHurtsNobody(t *testing.T) {
 		t.Fatalf("Wait returned while another holds: %v", err)
 	default:
 	}
-	eventually(t, "the release", 10*time.Second, func() bool { return first.Release(soon(t), p) == nil })
+	eventually(t, "the release", time.Minute, func() bool { return first.Release(soon(t), p) == nil })
 	if err := receive(t, "Wait", turn, 8*time.Second); err != nil {
 		t.Error(err)
 	}

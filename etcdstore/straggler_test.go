@@ -59,7 +59,7 @@ func hold(slow *etcdtest.Proxy, l driver.Lease, c driver.Claim, t *testing.T, ma
 		_, err := l.Claim(ctx, c)
 		done <- err
 	}()
-	eventually(t, "the Txn in the proxy", 5*time.Second, func() bool { return slow.Holds(etcdtest.Up, []byte(mark)) })
+	eventually(t, "the Txn in the proxy", time.Minute, func() bool { return slow.Holds(etcdtest.Up, []byte(mark)) })
 	slow.Seal() // etcd must not learn that the call was given up
 	if err := receive(t, "Claim", done, 5*time.Second); err == nil {
 		t.Fatal("Claim = nil, but its Txn is held back")

@@ -223,12 +223,16 @@ func TestAReleaseThatDoesNotReachAMajorityIsUnknown(t *testing.T) {
 	servers, c := fleet(t, 3)
 	a := grant(t, open(t, c), "a", time.Minute)
 	p := claim(t, a, "x")
-	servers[0].Stop()
-	servers[1].Stop()
+	// The third server may not have been asked: what it says does not count then.
+	granted := slices.DeleteFunc(servers, func(s *redistest.Server) bool {
+		return s.Do("EXISTS", "primacy:lock:x").(int64) == 0
+	})
+	granted[0].Stop()
+	granted[1].Stop()
 	if err := a.Release(limited(t, 500*time.Millisecond), p); err == nil {
-		t.Error("Release that reached one of three = nil: another may find it held")
+		t.Error("Release that did not reach two that have granted = nil: another may find it held")
 	}
-	servers[0].Cont()
+	granted[0].Cont()
 	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
 		t.Errorf("Release when a majority is back: %v", err)
 	}

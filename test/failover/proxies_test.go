@@ -68,6 +68,7 @@ func (e example) start(t testing.TB, nodes [][2]string, at string, wrap func([]s
 	}
 	args = wrap(args)
 	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Dir = dir // haproxy wants to go back to where it was: that may be root's own folder
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CONFIG_HOME="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	log, err := os.Create(filepath.Join(dir, "log"))
@@ -94,7 +95,7 @@ func (e example) start(t testing.TB, nodes [][2]string, at string, wrap func([]s
 			t.Logf("the proxy said:\n%s", text)
 		}
 	})
-	if !within(10*time.Second, func() bool {
+	if !within(time.Minute, func() bool {
 		c, err := net.DialTimeout("tcp", at, time.Second)
 		if err == nil {
 			c.Close()
@@ -178,7 +179,7 @@ func TestProxies(t *testing.T) {
 	for round := range 2 {
 		var lead seen
 		for name, c := range users {
-			eventually(t, 20*time.Second, "a leader behind "+name,
+			eventually(t, time.Minute, "a leader behind "+name,
 				func() bool { l, ok := c.leader(); lead = l; return ok })
 		}
 		time.Sleep(500 * time.Millisecond) // each has seen it

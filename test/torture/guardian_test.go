@@ -72,7 +72,7 @@ func TestGuardianHandsOver(t *testing.T) {
 				}
 				acted, claim, leads = append(acted, last-hit), append(claim, <-gone-hit), append(leads, led-hit)
 				acts = append(acts, last+a.acts.gap(a.acts.top.token, nil)-hit)
-				eventually(t, 10*time.Second, "the guardian's message",
+				eventually(t, time.Minute, "the guardian's message",
 					func() bool { return strings.Contains(v.logTail(), "leadership of torture given up") })
 				a.wantExit(v, exitKilled)
 				up(v.node)

@@ -209,7 +209,7 @@ func (v *victim) aim(t testing.TB, part float64, every time.Duration) {
 	t.Helper()
 	before, _ := v.right(v.supervisor.pid)
 	at := boottime.Now()
-	eventually(t, 10*time.Second, "a renewal", func() bool {
+	eventually(t, time.Minute, "a renewal", func() bool {
 		now, ok := v.right(v.supervisor.pid)
 		at = boottime.Now()
 		return !ok || now.Deadline != before.Deadline

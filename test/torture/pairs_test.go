@@ -84,13 +84,13 @@ func harmTwo(a *run, v *victim, one, two harm) []any {
 func (v *victim) leadsOn(a *run, begin time.Duration) []any {
 	a.Helper()
 	waitUntil(begin + 2*a.ttl)
-	eventually(a, 10*time.Second, "a guardian that the kernel has woken", func() bool { return !v.guardian.frozen() })
+	eventually(a, time.Minute, "a guardian that the kernel has woken", func() bool { return !v.guardian.frozen() })
 	if v.guardian.dead() {
 		a.Errorf("%v is dead", v.guardian)
 	}
 	at := boottime.Now()
 	v.send(a, harm{"command", syscall.SIGCONT})
-	eventually(a, 10*time.Second, "acts of the command that was continued", func() bool {
+	eventually(a, time.Minute, "acts of the command that was continued", func() bool {
 		for _, last := range v.lastActs(a, a.own) {
 			if last < at {
 				return false
@@ -148,7 +148,7 @@ func freezeCgroup(a *run, v *victim) []any {
 	a.thaws = append(a.thaws, late{token: v.token, thaw: thaw, index: len(a.acts.acts)})
 	group.Thaw()
 	for _, m := range v.members {
-		eventually(a, 10*time.Second, m.String()+" to be gone after the thaw", m.dead)
+		eventually(a, time.Minute, m.String()+" to be gone after the thaw", m.dead)
 	}
 	gone := boottime.Now() - thaw
 	slack := stall()

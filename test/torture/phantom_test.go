@@ -60,7 +60,7 @@ func phantomRound(t *testing.T, etcd *etcdtest.Server, client *clientv3.Client, 
 		}
 	}()
 	var lease int64
-	eventually(t, 20*time.Second, "the waiter in the line", func() bool {
+	eventually(t, time.Minute, "the waiter in the line", func() bool {
 		st, err := waiter.State(ctx)
 		if err != nil || len(st.Waiting) == 0 {
 			return false
@@ -118,7 +118,7 @@ func peerPhantom(t *testing.T, client *clientv3.Client, name string) error {
 		}
 		return resp.Count
 	}
-	eventually(t, 20*time.Second, "the waiter in the line", func() bool { return keys() == 2 })
+	eventually(t, time.Minute, "the waiter in the line", func() bool { return keys() == 2 })
 	if _, err := client.Revoke(ctx, sessions[1].Lease()); err != nil {
 		t.Fatal(err)
 	}

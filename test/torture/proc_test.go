@@ -77,7 +77,7 @@ func freeze(t testing.TB, procs ...proc) {
 		p.signal(t, syscall.SIGSTOP)
 	}
 	for _, p := range procs {
-		eventually(t, 10*time.Second, p.String()+" to stop", p.frozen)
+		eventually(t, time.Minute, p.String()+" to stop", p.frozen)
 	}
 }
 

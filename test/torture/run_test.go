@@ -173,7 +173,7 @@ func (a *run) positiveControl() {
 		return last[len(last)-1].at
 	}
 	next := a.acts.top.at
-	eventually(a, 20*time.Second, "the rogue to act beside the next", func() bool { return acts() > next })
+	eventually(a, time.Minute, "the rogue to act beside the next", func() bool { return acts() > next })
 	a.acts.poll(a)
 	terms, err := a.acts.history(a.thaws)
 	if err != nil {
@@ -189,7 +189,7 @@ func (a *run) positiveControl() {
 	if waitUntil(deadline); rogue.dead() {
 		a.Error("positive control: the rogue is not seen alive after the deadline")
 	}
-	eventually(a, 20*time.Second, "the rogue's own file to show that it acts after the deadline",
+	eventually(a, time.Minute, "the rogue's own file to show that it acts after the deadline",
 		func() bool { return acts() >= deadline })
 	a.Logf("positive control: %v", err)
 	rogue.signal(a, syscall.SIGKILL)
@@ -213,7 +213,7 @@ func (v *victim) rogue(a *run) proc {
 	}
 	a.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	p := find(a, cmd.Process.Pid, "rogue")
-	eventually(a, 20*time.Second, "the rogue to act", func() bool {
+	eventually(a, time.Minute, "the rogue to act", func() bool {
 		info, err := os.Stat(v.ownFile(a.own, p))
 		return err == nil && info.Size() > 0
 	})
