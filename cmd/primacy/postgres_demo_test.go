@@ -140,6 +140,7 @@ func TestThePostgresDemoLosesNothingAndLeavesNothing(t *testing.T) {
 }
 
 func TestAnInterruptedPostgresDemoLeavesNothing(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	oneDemo(t)
 	w := postgresWorld(t)

@@ -323,6 +323,7 @@ func TestThePostgresVerbs(t *testing.T) {
 // TestAKilledMemberIsNotWaitedFor: its lease is long, and its guardian gives it back, also where
 // the member was a standby whose claim waited.
 func TestAKilledMemberIsNotWaitedFor(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	oneDemo(t)
 	c := postgresCluster(t, 2, "5m")
