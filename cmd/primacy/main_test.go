@@ -125,6 +125,7 @@ type world struct {
 	store  string // the URL
 	dir    string
 	env    []string
+	attr   *syscall.SysProcAttr // of the programs it starts; nil: none
 }
 
 // newWorld returns a world on a prefix of its own in the shared etcd. Its leases are long: where a
@@ -233,8 +234,12 @@ func (w *world) start(args ...string) *prog {
 func (w *world) startWith(stdin io.Reader, args ...string) *prog {
 	w.Helper()
 	p := &prog{world: w, args: args, exited: make(chan struct{}), patience: limit}
-	p.cmd = exec.Command(filepath.Join(shared.dir, "primacy"), args...)
-	p.cmd.Env, p.cmd.Dir = w.env, w.dir
+	program := filepath.Join(shared.dir, "primacy")
+	if w.attr != nil { // another user cannot enter that folder
+		program = "/proc/self/exe"
+	}
+	p.cmd = exec.Command(program, args...)
+	p.cmd.Env, p.cmd.Dir, p.cmd.SysProcAttr = w.env, w.dir, w.attr
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, &p.out, &p.err
 	p.cmd.WaitDelay = 10 * time.Second // then somebody still holds its output: that is an error
 	began := time.Now()

@@ -14,6 +14,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/record"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
@@ -68,7 +69,8 @@ why.`,
 	c.Flags().StringVarP(&v.path, "file", "f", "", "the file of this member, in TOML: docs/postgres-failover.md")
 	c.AddCommand(postgresDemoCommand(a), postgresListCommand(a), postgresSwitchoverCommand(a), postgresCheckCommand(a),
 		postgresLostCommand(a), postgresHistoryCommand(a), postgresPauseCommand(a), postgresResumeCommand(a),
-		postgresRestartCommand(a), postgresReinitCommand(a), postgresFailoverCommand(a), postgresConfigCommand(a))
+		postgresRestartCommand(a), postgresReinitCommand(a), postgresFailoverCommand(a), postgresConfigCommand(a),
+		postgresAdoptCommand(a), postgresLeaveCommand(a))
 	return c
 }
 
@@ -105,6 +107,11 @@ func (v *postgresVerb) run(ctx context.Context) error {
 	}
 	member := v.member(f)
 	member.Shared = pgconfig.Of(keeper.Raw(), pgconfig.Key(f.Namespace, f.Cluster))
+	member.TakeOver = func(ctx context.Context, adopted core.Adoption, system string, at core.Timeline) error {
+		r := &reached{cluster: &cluster{app: v.app, name: f.Cluster, namespace: f.Namespace}, shared: member.Shared,
+			keeper: keeper}
+		return former{r, f.Name, system, at}.takeOver(ctx, adopted)
+	}
 	a, err := agent.New(member, session, keeper, supervisor)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -66,7 +67,7 @@ func checkAPI(ctx context.Context, f *pgfile.File) (well string, err error) {
 		if guard, err := guardOf(f.API); err != nil {
 			return "", err
 		} else if guard.TLS == nil && answers(ctx, f) {
-			return f.API.Listen + ": the member answers there already", nil
+			return f.API.Listen + ": the member, or Patroni, answers there already", nil
 		}
 		return "", fmt.Errorf("%w: another program listens there, or this member is running", err)
 	case err != nil:
@@ -94,7 +95,7 @@ func answers(ctx context.Context, f *pgfile.File) bool {
 	defer resp.Body.Close()
 	var said struct{ Patroni struct{ Scope, Name string } }
 	err = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&said)
-	return err == nil && said.Patroni.Scope == f.Cluster && said.Patroni.Name == f.Name
+	return err == nil && said.Patroni.Scope == f.Cluster && cmp.Or(said.Patroni.Name, f.Name) == f.Name
 }
 
 func (p *patroniSide) close() {

@@ -105,6 +105,7 @@ type reached struct {
 	election *primacy.Election
 	record   *record.Record
 	shared   *pgconfig.Config
+	keeper   postgresStore
 }
 
 // reach opens the store. Call done when it is no longer needed.
@@ -123,7 +124,7 @@ func (c *cluster) reach(ctx context.Context) (r *reached, done func(), err error
 		return nil, nil, fmt.Errorf("postgres: the store %s keeps no cluster: use that of the members", c.store)
 	}
 	return &reached{c, s.Election(name), record.New(keeper, name),
-		pgconfig.Of(keeper.Raw(), pgconfig.Key(c.namespace, c.name))}, done, nil
+		pgconfig.Of(keeper.Raw(), pgconfig.Key(c.namespace, c.name)), keeper}, done, nil
 }
 
 // now reads how the cluster is. Its error is of exit code 1 where there is none.
@@ -433,11 +434,11 @@ func (c *cluster) check(ctx context.Context) error {
 		readCtx, cancel := context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 		rec, err := r.record.Read(readCtx)
+		well := c.file.Cluster
 		if err == nil && rec == nil {
-			err = fmt.Errorf("%s holds a database, and the store knows no cluster %s: an existing database is not "+
-				"taken over; give an empty directory", c.file.Data, c.file.Cluster)
+			well, err = c.kept(ctx, r, member.Clone)
 		}
-		tell("cluster", err, c.file.Cluster)
+		tell("cluster", err, well)
 	}
 	if bad > 0 {
 		return &exitError{code: exitNo}

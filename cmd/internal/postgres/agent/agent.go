@@ -46,6 +46,10 @@ type Config struct {
 	// that nobody waits for it to run out. The token is that of the term, 0 while the claim waits.
 	// Nil: nothing.
 	LastAction func(lease string, token primacy.Token) *supervise.LastAction
+	// TakeOver is asked before this member begins where there is no record, and before anything is
+	// touched: another manager may keep the cluster. It gets what a person has said of the data, and
+	// what they are. Its error ends [Agent.Run]. Nil: nothing is asked.
+	TakeOver func(ctx context.Context, as core.Adoption, systemID string, at core.Timeline) error
 	// Details has the server asked for what tools show; see [Agent.Details].
 	Details bool
 }
@@ -127,6 +131,9 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	if err != nil {
 		return nil, errors.Join(err, a.disk.Close())
 	}
+	if err := a.foreign(state); err != nil {
+		return nil, errors.Join(err, a.disk.Close())
+	}
 	a.member = core.NewMember(core.Config{Name: cfg.Name, TTL: cfg.TTL, Priority: cfg.Priority,
 		NoFailover: cfg.NoFailover, Incarnation: incarnation}, state)
 	a.shared = &shared{config: cfg.Shared, first: cfg.First, path: configPath(a.dir), server: a.server, log: cfg.Log}
@@ -148,6 +155,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	if err := a.finishInitdb(ctx); err != nil {
+		return err
+	}
+	if err := a.beginAdoption(ctx); err != nil {
 		return err
 	}
 	if err := a.shared.begin(ctx, a.member.State().Seq > 0); err != nil {

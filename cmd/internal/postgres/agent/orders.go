@@ -37,7 +37,8 @@ func (a *Agent) action(work context.Context, order *core.Order, o core.Observati
 	case core.Persist:
 		return plain(func(context.Context) error { return keep(do.State) })
 	case core.Start:
-		return plain(func(ctx context.Context) error { return a.server.Start(ctx) })
+		adopted := adopting(a.member.State())
+		return plain(func(ctx context.Context) error { return a.start(ctx, adopted) })
 	case core.Stop:
 		return func(ctx context.Context) core.Done { return a.stop(ctx, do.Fast, o.Server.Primary) }
 	case core.Seal:

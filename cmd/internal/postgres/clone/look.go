@@ -105,6 +105,19 @@ func Look(cfg Config) (core.DataState, error) {
 	return d.look()
 }
 
+// SystemID returns which database system a data directory holds, as [Look] does.
+func SystemID(cfg Config) (string, error) {
+	d, err := newDir(cfg)
+	if err != nil {
+		return "", err
+	}
+	id, ok := d.systemID()
+	if !ok {
+		return "", unfit("%s has no readable global/pg_control", cfg.Data)
+	}
+	return id, nil
+}
+
 // Look says what the data directory holds. DataPartial is what bears the marker: an initdb that
 // [Dir.Finish] was not called for, a clone or a rewind that did not end. Every directory that is
 // neither empty nor known to be ours is an [ErrUnfit] with the reason, and so is an empty one where

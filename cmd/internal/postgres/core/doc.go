@@ -62,6 +62,13 @@
 //     have been promoted since. A person may force an election: an ordinary one, with seals.
 //  11. Amnesia of the store. A record, or none, that is older than what this member has seen: it
 //     stops and waits for a person.
+//  12. Adoption. Data that were there before the cluster are taken over where a person has said, for
+//     each member, whether they are the primary's. Until there is a record, the former manager's
+//     servers go on, and who was adopted as a standby does not stand. Who was adopted as the primary
+//     and has a term ends its server, reads all of the WAL, and writes the first record, without
+//     voters: nobody else can be promoted until rule 7 has found that some have all of it, also
+//     where the cluster is to be async. A member that leaves forgets its incarnation before another
+//     manager's server writes to the data.
 //
 // # Why no acknowledged commit is lost
 //
@@ -80,17 +87,22 @@
 // the new primary has all that was acknowledged before, and rule 5 lets nobody else be promoted
 // until enough voters have it too.
 //
+// A database that was adopted begins with a promotion too. What the former manager's primary has
+// acknowledged is flushed there, and its server has ended before the WAL is read: so the first
+// primary has all of it. That the server was the primary is a person's word; that the former manager
+// is gone is looked up, and a second one that was adopted as the primary changes nothing.
+//
 // No clock occurs in this: a frozen or slow P, a guardian that fails, a lease that is believed too
 // long cost no row. That the store gives the term to one member at a time makes surveys follow one
 // another, and the deadline ends stale reads.
 //
 // # To read
 //
-// record.go, survey.go, voters.go and rejoin.go are rules 1, 3, 4, 5, 7 as functions. member.go is
-// one member: Step takes what happened, then decide goes through what must be stopped, what must be
-// on disk, the seal, and at last leads (lead.go) or follows (follow.go). orders.go and
-// observation.go are all that it asks of the world and knows of it. Who judges them: the tests
-// beside them, one rule at a time; a search of every order of steps within bounds (search_test.go);
-// package sim, which drives whole members in a world that fails; and a mutation for each rule,
-// test/mutations/pgcore-*.
+// record.go, survey.go, voters.go and rejoin.go are rules 1, 3, 4, 5, 7 as functions. member.go
+// is one member: Step takes what happened, then decide goes through what must be stopped, what
+// must be on disk, the seal, and at last leads (lead.go) or follows (follow.go). adopt.go is rule
+// 12. orders.go and observation.go are all that it asks of the world and knows of it. Who judges
+// them: the tests beside them, one rule at a time; a search of every order of steps within bounds
+// (search_test.go); package sim, which drives whole members in a world that fails; and a mutation
+// for each rule, test/mutations/pgcore-*.
 package core

@@ -11,6 +11,8 @@ func (m *Member) mustNotFollow(o Observation) bool {
 func (m *Member) prepare(o Observation) (do Action, wait bool) {
 	s := &m.server
 	switch {
+	case m.adopting(o) && (o.Own == nil || m.state.Adopted != AdoptionBegun):
+		return m.adopt(o)
 	case !m.usable(o):
 		m.phase = PhaseEmpty
 		return nil, false

@@ -126,6 +126,8 @@ func (m *Member) promote(r Record, sync Sync, o Observation) Action {
 func (m *Member) bootstrap(o Observation) Action {
 	m.phase = PhasePromoting
 	switch {
+	case m.state.Adopted != "":
+		return m.adopted(o)
 	case o.Server.Data == DataReady:
 		m.broken = "the data directory holds a database, and the store knows no such cluster: is `store` or " +
 			"`cluster` wrong in the file? If not, give an empty directory: primacy makes the first database itself"

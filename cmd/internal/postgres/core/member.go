@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -342,7 +343,7 @@ func (m *Member) end(o Observation) Action {
 
 // mustStop is what keeps a server from acting as a primary without a right to it.
 func (m *Member) mustStop(o Observation) Action {
-	if why := m.state.storeForgot(o, m.writes.last); why != "" {
+	if why := cmp.Or(m.state.storeForgot(o, m.writes.last), m.adoptedTwice(o)); why != "" {
 		m.broken = why
 	}
 	s := &m.server
@@ -404,5 +405,5 @@ func (m *Member) persist(sealed uint64, o Observation) Action {
 // primary stands.
 func (m *Member) Stands(o Observation) bool {
 	return m.broken == "" && !m.ending && !m.Late(o) && o.Read && (o.Record == nil || m.usable(o)) &&
-		!o.closed(m.cfg.Name)
+		!o.closed(m.cfg.Name) && (o.Record != nil || m.state.Adopted != AdoptedStandby)
 }

@@ -27,6 +27,8 @@ type State struct {
 	// timeline whose number was given to another member. They are rewound or cloned, and count for
 	// nothing before.
 	ByHand bool `json:"by_hand,omitempty"`
+	// Adopted is for data that were there before the cluster's record, see rule 12.
+	Adopted Adoption `json:"adopted,omitempty"`
 	// The last [Task] that was carried out, or was void.
 	Instructed uint64 `json:"instructed,string,omitempty"`
 }

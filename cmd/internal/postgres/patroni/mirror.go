@@ -86,6 +86,9 @@ func (m *Mirror) once(ctx context.Context, v view) error {
 			return err
 		}
 	}
+	if v.Record == nil { // another manager may keep these keys until there is one
+		return nil
+	}
 	now, err := readCluster(ctx, m.Keys, m.Config)
 	if err != nil {
 		return err

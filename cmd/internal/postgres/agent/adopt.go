@@ -1,0 +1,116 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
+)
+
+// ErrForeign says that a server which this member has not started runs in its data directory.
+var ErrForeign = errors.New("a server that primacy has not started runs in the data directory")
+
+// adopting says whether the data were adopted, and no record is known yet.
+func adopting(s core.State) bool { return s.Adopted != "" && s.Seq == 0 }
+
+// foreign refuses a data directory of which this member knows nothing while a server runs in it:
+// it would end the server of another manager, which would start it again.
+func (a *Agent) foreign(s core.State) error {
+	pid, runs := a.server.Foreign()
+	if !runs || s.Incarnation != "" {
+		return nil
+	}
+	return fmt.Errorf("%w %s (process %d): end it, or have primacy take it over: 'primacy postgres adopt'", ErrForeign,
+		a.cfg.Server.Data, pid)
+}
+
+// beginAdoption has a member that was adopted as the primary look once more whether the former
+// manager is gone. Before that its server writes a checkpoint, which makes its end short.
+func (a *Agent) beginAdoption(ctx context.Context) error {
+	s := a.member.State()
+	if a.cfg.TakeOver == nil || s.Seq > 0 || s.Adopted == core.AdoptedStandby {
+		return nil
+	}
+	limit, cancel := context.WithTimeout(ctx, a.cfg.TTL)
+	defer cancel()
+	rec, err := a.record.Read(limit)
+	if err != nil || rec != nil || s.Adopted == "" {
+		if err == nil && rec == nil {
+			err = a.cfg.TakeOver(ctx, "", "", 0)
+		}
+		return err
+	}
+	if _, runs := a.server.Foreign(); runs {
+		if err := a.server.Checkpoint(ctx); err != nil {
+			a.cfg.Log.Warn("the checkpoint before the takeover", "err", err)
+		}
+	}
+	c, err := a.server.Control(ctx)
+	if err != nil {
+		return err
+	}
+	return a.cfg.TakeOver(ctx, s.Adopted, c.SystemID, max(c.Checkpoint.Timeline, c.MinEnd.Timeline))
+}
+
+// start starts the server. That of a former manager is shut down before, so that nothing is to be
+// recovered, and the standbys have all. One that does not end in time is ended by the start.
+func (a *Agent) start(ctx context.Context, adopted bool) error {
+	if adopted {
+		limit, cancel := context.WithTimeout(ctx, stopLimit)
+		defer cancel()
+		if err := a.server.Retire(limit); err != nil {
+			a.cfg.Log.Warn("the former manager's server", "err", err)
+		}
+	}
+	return a.server.Start(ctx)
+}
+
+// StateOf returns what the member of a data directory knows durably.
+func StateOf(data string) (core.State, error) { return readState(beside(data)) }
+
+// Adopt writes what a member knows that takes over data which were there before. The caller holds
+// the lock of the data directory.
+func Adopt(data, systemID, directory string, as core.Adoption) error {
+	s := core.State{Incarnation: incarnation(), SystemID: systemID, Directory: directory, Adopted: as}
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return durable.Replace(filepath.Join(beside(data), stateFile), append(text, '\n'))
+}
+
+// leftFile holds the state of a member that has left: what its cluster called it, and no more.
+const leftFile = "left.json"
+
+// Left returns the state of a member that has left, or that is about to.
+func Left(data string) (s core.State, err error) {
+	if s, err = StateOf(data); err != nil || s.Incarnation != "" {
+		return s, err
+	}
+	return s, readJSON(beside(data), leftFile, &s)
+}
+
+// Leave forgets, durably, what the member knew, before somebody else's server writes to the data: from then
+// on an answer of this incarnation would be of data that it has not voted with. The caller holds the
+// lock of the data directory.
+func Leave(data string) error {
+	dir := beside(data)
+	err := os.Rename(filepath.Join(dir, stateFile), filepath.Join(dir, leftFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, name := range []string{positionFile, configFile, "slots.json"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return durable.SyncDir(dir)
+}
+
+func beside(data string) string { return data + ".primacy" }
