@@ -120,7 +120,7 @@ func Ancestors(t core.Timeline, text string) (all []Stretch, err error) {
 		end, errEnd := core.ParseLSN(append(fields, "")[1])
 		if err != nil || errEnd != nil {
 			return nil, fmt.Errorf("history of timeline %d: line %q: want the number of a timeline, and the LSN at which "+
-				"it ends: copy the file from the primary", t, strings.TrimSpace(line))
+				"it ends: copy the file from another member", t, strings.TrimSpace(line))
 		}
 		all = append(all, Stretch{core.Timeline(former), begin, end})
 		begin = end
