@@ -34,23 +34,19 @@ func (d wal) ancestors(t core.Timeline) ([]walfile.Stretch, error) {
 	return walfile.Ancestors(t, string(text))
 }
 
-// newer returns the timelines after t of which there is WAL, and those with a history, the newest
-// first, and the names of the files of WAL.
-func (d wal) newer(t core.Timeline) (segments, histories []core.Timeline, files []string, err error) {
+// newer returns the segments and histories of the timelines after t, the newest first.
+func (d wal) newer(t core.Timeline) (segments, histories []walfile.File, err error) {
 	all, err := walfile.List(d.path("pg_wal"))
-	if err != nil {
-		return nil, nil, nil, err
-	}
 	for _, f := range slices.Backward(all) {
 		switch {
 		case f.Timeline <= t:
 		case f.Kind == walfile.History:
-			histories = append(histories, f.Timeline)
+			histories = append(histories, f)
 		case f.Kind == walfile.Segment:
-			segments, files = append(segments, f.Timeline), append(files, f.Name)
+			segments = append(segments, f)
 		}
 	}
-	return segments, histories, files, nil
+	return segments, histories, err
 }
 
 // dropParts makes a server that is about to start read all WAL that it has, and follow no timeline
@@ -59,7 +55,7 @@ func (d wal) newer(t core.Timeline) (segments, histories []core.Timeline, files 
 // is before a timeline's beginning is the same on both, and nothing in such a part was acknowledged
 // on its own timeline. A primary that is still there sends it again.
 func (d wal) dropParts(ctx context.Context, c Control) error {
-	segments, histories, _, err := d.newer(1)
+	segments, histories, err := d.newer(1)
 	if err != nil {
 		return err
 	}
@@ -67,7 +63,8 @@ func (d wal) dropParts(ctx context.Context, c Control) error {
 	// has replayed, or written.
 	last := max(c.Checkpoint.Timeline, c.MinEnd.Timeline)
 	written := map[core.Timeline]bool{}            // they have a history that is no placeholder, and no part
-	for _, t := range slices.Backward(histories) { // the oldest first: its file may take the place of an older one
+	for _, h := range slices.Backward(histories) { // the oldest first: its file may take the place of an older one
+		t := h.Timeline
 		former, err := d.ancestors(t)
 		if err != nil {
 			return err
@@ -86,32 +83,28 @@ func (d wal) dropParts(ctx context.Context, c Control) error {
 		if err != nil {
 			return err
 		}
-		if written[t] = !part; !part && slices.Contains(segments, t) {
+		ofIt := func(f walfile.File) bool { return f.Timeline == t }
+		if written[t] = !part; !part && slices.ContainsFunc(segments, ofIt) {
 			last = t
 		}
 	}
-	return d.dropHistories(last, histories)
+	// The histories after that were fetched from a primary that sent no WAL yet, or left by a
+	// promotion that did not come about. The server would take the highest for its own timeline,
+	// and hang where that is one on which nobody wrote.
+	return d.remove(slices.DeleteFunc(histories, func(h walfile.File) bool { return h.Timeline <= last }))
 }
 
-// dropHistories removes the histories of timelines after the last one of which the server has WAL:
-// fetched from a primary that sent no WAL yet, or left by a promotion that did not come about. A
-// server that starts would take the highest for its own timeline, and hang where that is one on
-// which nobody wrote.
-func (d wal) dropHistories(last core.Timeline, histories []core.Timeline) error {
-	removed := false
-	for _, t := range histories {
-		if t <= last {
-			continue
-		}
-		if err := os.Remove(d.path("pg_wal", walfile.HistoryName(t))); err != nil {
+// remove removes files. That is on disk when it returns.
+func (d wal) remove(files []walfile.File) error {
+	for _, f := range files {
+		if err := os.Remove(d.path("pg_wal", f.Name)); err != nil {
 			return err
 		}
-		removed = true
 	}
-	if removed {
-		return durable.SyncDir(d.path("pg_wal"))
+	if len(files) == 0 {
+		return nil
 	}
-	return nil
+	return durable.SyncDir(d.path("pg_wal"))
 }
 
 // dropPart is dropParts of one timeline. It says whether the timeline's first file was a part. One
@@ -227,29 +220,21 @@ func (d wal) walEnd(ctx context.Context, path, before string, first, end core.LS
 // process reads its last record once more when it is promoted, and would take it from a newer
 // timeline's file, which may have been received only in part.
 func (d wal) leave(x core.Position) error {
-	_, histories, files, err := d.newer(x.Timeline)
+	segments, histories, err := d.newer(x.Timeline)
 	if err != nil {
 		return err
 	}
-	for _, t := range histories {
-		former, err := d.ancestors(t)
+	for _, h := range histories {
+		former, err := d.ancestors(h.Timeline)
 		if err != nil {
 			return err
 		}
 		for _, b := range former {
 			if b.Timeline == x.Timeline && b.End != x.LSN {
 				return fmt.Errorf("timeline %d begins at %v, and this server, which was to follow it, has WAL up to "+
-					"%v: start it again first", t, b.End, x.LSN)
+					"%v: start it again first", h.Timeline, b.End, x.LSN)
 			}
 		}
 	}
-	for _, name := range files {
-		if err := os.Remove(filepath.Join(d.path("pg_wal"), name)); err != nil {
-			return err
-		}
-	}
-	if len(files) == 0 {
-		return nil
-	}
-	return durable.SyncDir(d.path("pg_wal"))
+	return d.remove(segments)
 }

@@ -119,7 +119,7 @@ func Ancestors(t core.Timeline, text string) (all []Stretch, err error) {
 		former, err := strconv.ParseUint(fields[0], 10, 32)
 		end, errEnd := core.ParseLSN(append(fields, "")[1])
 		if err != nil || errEnd != nil {
-			return nil, fmt.Errorf("history of timeline %d: line %q: want the number of a timeline, and the LSN at which "+
+			return nil, fmt.Errorf("history of timeline %d: line %q: want the number of a timeline, and the LSN where "+
 				"it ends: copy the file from another member", t, strings.TrimSpace(line))
 		}
 		all = append(all, Stretch{core.Timeline(former), begin, end})

@@ -133,7 +133,8 @@ func TestAncestors(t *testing.T) {
 // found.
 func TestAHistoryThatIsDamaged(t *testing.T) {
 	for _, line := range []string{
-		"1", "1\t", "one\t0/28", "4294967296\t0/28", "-1\t0/28", "1\t28", "1\t0/x", "1 # 0/28", "1\t0/28#", "\x00\x00\x00",
+		"1", "1\t", "one\t0/28", "4294967296\t0/28", "-1\t0/28", "1\t28", "1\t0/x", "1 # 0/28", "1\t0/28#",
+		"\x00\x00\x00",
 	} {
 		_, err := walfile.Ancestors(5, "# first\n1\t0/20\tx\n"+line+"\n")
 		if err == nil || !strings.HasPrefix(err.Error(), "history of timeline 5: line ") ||
