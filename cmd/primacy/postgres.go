@@ -132,8 +132,8 @@ func (v *postgresVerb) run(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
-// saidByFile refuses flags for which a member's file has keys: they would be ignored. What stands in
-// the environment, or in the file of --config, is meant for all verbs, and may.
+// saidByFile refuses flags for which a member's file has keys: they would be ignored. The
+// environment, and the file of --config, speak to all verbs: what they say is no mistake.
 func (a *app) saidByFile(path string, flags ...string) error {
 	for _, name := range flags {
 		if !slices.Contains(a.typed, name) {

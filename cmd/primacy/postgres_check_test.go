@@ -47,7 +47,8 @@ func TestPostgresCheck(t *testing.T) {
 		want []string // lines
 	}{
 		"well": {nil, pass, 0o600, []string{"ok    release: PostgreSQL ", "ok    socket directory: DIR",
-			"ok    passfile: DIR/pass", "ok    store: DIR/store is not there yet", "ok    configuration: none is known"}},
+			"ok    passfile: DIR/pass", "ok    store: DIR/store is not there yet",
+			"ok    configuration: none is known"}},
 		"well on etcd":  {onEtcd("new"), pass, 0o600, []string{"ok    cluster: new: not there yet"}},
 		"no passfile":   {nil, "", 0, []string{"FAIL  passfile: stat DIR/pass: no such file"}},
 		"open passfile": {nil, pass, 0o644, []string{"FAIL  passfile: others can read DIR/pass"}},
@@ -62,7 +63,7 @@ func TestPostgresCheck(t *testing.T) {
 			[]string{`FAIL  configuration: PostgreSQL `, "unrecognized configuration parameter"}},
 		"shared": {onEtcd("bad"), pass, 0o600,
 			[]string{`FAIL  configuration: PostgreSQL `, "unrecognized configuration parameter"}},
-		"no configuration": {onEtcd("none"), pass, 0o600, []string{"FAIL  configuration: /service/none/config: synchro"}},
+		"no configuration": {onEtcd("none"), pass, 0o600, []string{"FAIL  configuration: /service/none/config: sync"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(w.dir, strings.ReplaceAll(name, " ", "-"))

@@ -188,8 +188,8 @@ func describeCluster(name string, line primacy.State, rec *core.Record) clusterJ
 		said[e.ID] = x
 		m := memberJSON{Name: e.ID, Address: x.Address, State: x.Phase, Why: x.Why, Role: "standby",
 			Timeline: x.Timeline, LSN: x.LSN, Instructed: x.Instructed, Incarnation: x.Life, NoSync: x.NoSync,
-			Leaving: x.Leaving, heard: x.Heard, Config: x.Config, Refused: x.Refused, PendingRestart: x.PendingRestart(),
-			Held: x.HeldParameters()}
+			Leaving: x.Leaving, heard: x.Heard, Config: x.Config, Refused: x.Refused,
+			PendingRestart: x.PendingRestart(), Held: x.HeldParameters()}
 		// A member that was set up anew is not the voter of the same name.
 		m.Voter = rec != nil && slices.Contains(rec.Voters, core.Identity{Name: e.ID, Incarnation: x.Life})
 		if i == 0 && line.Leader != nil && (x.Phase == core.PhaseLeading || x.Phase == core.PhasePaused) {
