@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -57,7 +59,8 @@ nothing more.
   primacy postgres failover -f pg.toml --to pg2   when a safe election is not possible any more
   primacy postgres lost -f pg.toml             what rewinds have discarded on this machine
 
-The store is etcd, or the embedded one.
+The store is etcd, or the embedded one. The file says which, and the ttl and the member's name: --store, --ttl and
+--id are refused beside it, and PRIMACY_STORE, PRIMACY_TTL and PRIMACY_ID do not count.
 
 Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, a mistake in the file, or a
 data directory that cannot be used. A member that is broken does not exit: it leaves the election, and its log says
@@ -78,6 +81,9 @@ func (v *postgresVerb) run(ctx context.Context) error {
 		return errors.New("postgres: give -f FILE")
 	}
 	f, err := pgfile.Load(v.path)
+	if err == nil {
+		err = v.saidByFile(v.path, "store", "ttl", "id")
+	}
 	if err != nil {
 		return err
 	}
@@ -124,6 +130,19 @@ func (v *postgresVerb) run(ctx context.Context) error {
 		defer func() { end(); wait() }()
 	}
 	return a.Run(ctx)
+}
+
+// saidByFile refuses flags for which a member's file has keys: they would be ignored. The
+// environment, and the file of --config, speak to all verbs: what they say is no mistake.
+func (a *app) saidByFile(path string, flags ...string) error {
+	for _, name := range flags {
+		if !slices.Contains(a.typed, name) {
+			continue
+		}
+		key := cmp.Or(map[string]string{"id": "name"}[name], name)
+		return fmt.Errorf("--%s: leave it out: with -f the file counts, and `%s` in %s says it", name, key, path)
+	}
+	return nil
 }
 
 // postgresLog writes for people, and what was ordered too with --verbose.

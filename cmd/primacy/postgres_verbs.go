@@ -41,6 +41,9 @@ func (c *cluster) flags(cmd *cobra.Command) {
 func (c *cluster) election() (string, error) {
 	if c.path != "" {
 		f, err := pgfile.Load(c.path)
+		if err == nil { // --id is who asks
+			err = c.saidByFile(c.path, "store", "ttl", "cluster", "namespace")
+		}
 		if err != nil {
 			return "", err
 		}
@@ -79,7 +82,8 @@ type memberJSON struct {
 	// The last task of a person that it has carried out.
 	Instructed  uint64 `json:"instructed,string,omitempty"`
 	Incarnation string `json:"incarnation,omitempty"`
-	NoSync      bool   `json:"nosync,omitempty"` // commits do not wait for it
+	NoSync      bool   `json:"nosync,omitempty"`  // commits do not wait for it
+	Leaving     bool   `json:"leaving,omitempty"` // that is so for it is to be made anew
 	// The version of the shared configuration that it has judged last; why that is not in force.
 	Config         uint64   `json:"config,string,omitempty"`
 	Refused        string   `json:"config_refused,omitempty"`
@@ -112,6 +116,11 @@ func (c *cluster) reach(ctx context.Context) (r *reached, done func(), err error
 	if err != nil {
 		return nil, nil, err
 	}
+	return c.open(ctx, name)
+}
+
+// open is reach of the store that --store names, for that election.
+func (c *cluster) open(ctx context.Context, election string) (r *reached, done func(), err error) {
 	s, st, done, err := c.openSession(ctx, primacy.Options{}, false)
 	if err != nil {
 		return nil, nil, err
@@ -121,7 +130,7 @@ func (c *cluster) reach(ctx context.Context) (r *reached, done func(), err error
 		done()
 		return nil, nil, fmt.Errorf("postgres: the store %s keeps no cluster: use that of the members", c.store)
 	}
-	return &reached{c, s.Election(name), record.New(keeper, name),
+	return &reached{c, s.Election(election), record.New(keeper, election),
 		pgconfig.Of(keeper.Raw(), pgconfig.Key(c.namespace, c.name))}, done, nil
 }
 
@@ -179,8 +188,8 @@ func describeCluster(name string, line primacy.State, rec *core.Record) clusterJ
 		said[e.ID] = x
 		m := memberJSON{Name: e.ID, Address: x.Address, State: x.Phase, Why: x.Why, Role: "standby",
 			Timeline: x.Timeline, LSN: x.LSN, Instructed: x.Instructed, Incarnation: x.Life, NoSync: x.NoSync,
-			heard: x.Heard, Config: x.Config, Refused: x.Refused, PendingRestart: x.PendingRestart(),
-			Held: x.HeldParameters()}
+			Leaving: x.Leaving, heard: x.Heard, Config: x.Config, Refused: x.Refused,
+			PendingRestart: x.PendingRestart(), Held: x.HeldParameters()}
 		// A member that was set up anew is not the voter of the same name.
 		m.Voter = rec != nil && slices.Contains(rec.Voters, core.Identity{Name: e.ID, Incarnation: x.Life})
 		if i == 0 && line.Leader != nil && (x.Phase == core.PhaseLeading || x.Phase == core.PhasePaused) {
@@ -294,8 +303,12 @@ func (j clusterJSON) write(w io.Writer) error {
 			lag = bytesText(uint64(max(last.LSN, m.LSN) - m.LSN))
 		}
 		switch {
+		case m.Voter && m.Leaving:
+			votes = "yes, until reinit"
 		case m.Voter:
 			votes = "yes"
+		case m.Leaving:
+			votes = "no (reinit)"
 		case m.NoSync && m.Role != "primary":
 			votes = "no (nosync)"
 		}

@@ -111,6 +111,16 @@ func (d *Dir) access() (hba, ident []byte, err error) {
 	return h.Bytes(), i.Bytes(), nil
 }
 
+// CheckPassfile says why the passfile is of no use to a member: libpq would ignore it, or it has no
+// password for the role.
+func (r Replication) CheckPassfile() error {
+	if r.Passfile == "" {
+		return nil
+	}
+	_, err := passwordOf(r.Passfile, r.User)
+	return err
+}
+
 // passwordOf returns the password of a role in a file of libpq's format, where each line is
 // host:port:database:user:password. It is an error if there are several.
 func passwordOf(file, role string) (string, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
 )
 
 // What the startup process of a standby waits for. In waitRetry it has read all WAL that is on
@@ -235,11 +236,11 @@ func (s *Server) Position(ctx context.Context) (Standing, error) {
 // positionOf is for an LSN and the file of WAL in which it lies, whose name begins with the
 // timeline.
 func positionOf(lsn, file string) (p core.Position, err error) {
-	timeline, err := strconv.ParseUint(file[:min(8, len(file))], 16, 32)
-	if err != nil {
+	f, ok := walfile.Parse(file)
+	if !ok {
 		return p, fmt.Errorf("WAL at %s is in the file %q", lsn, file)
 	}
-	p.Timeline = core.Timeline(timeline)
+	p.Timeline = f.Timeline
 	p.LSN, err = core.ParseLSN(lsn)
 	return p, err
 }
