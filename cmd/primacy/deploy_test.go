@@ -62,7 +62,7 @@ func unit(t *testing.T, file string) map[string]map[string][]string {
 
 func TestUnits(t *testing.T) {
 	files, err := filepath.Glob(deploy + "/systemd/*.service")
-	if err != nil || len(files) != 3 {
+	if err != nil || len(files) != 4 {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {

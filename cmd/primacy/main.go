@@ -60,7 +60,8 @@ type app struct {
 	output         string
 	verbose, quiet bool
 	configPath     string
-	config         *config // what that file says to this verb; nil without one
+	config         *config  // what that file says to this verb; nil without one
+	typed          []string // the flags of the command line: not of the environment, nor of that file
 }
 
 // run is the whole program but for the process: it returns the exit code.
@@ -177,6 +178,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	var err error
+	flags.Visit(func(f *pflag.Flag) { a.typed = append(a.typed, f.Name) })
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Changed || f.Name == "help" || err != nil {
 			return

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -15,6 +17,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/record"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
@@ -58,7 +61,8 @@ nothing more.
   primacy postgres failover -f pg.toml --to pg2   when a safe election is not possible any more
   primacy postgres lost -f pg.toml             what rewinds have discarded on this machine
 
-The store is etcd, or the embedded one.
+The store is etcd, or the embedded one. The file says which, and the ttl and the member's name: --store, --ttl and
+--id are refused beside it, and PRIMACY_STORE, PRIMACY_TTL and PRIMACY_ID do not count.
 
 Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, a mistake in the file, or a
 data directory that cannot be used. A member that is broken does not exit: it leaves the election, and its log says
@@ -80,6 +84,9 @@ func (v *postgresVerb) run(ctx context.Context) error {
 		return errors.New("postgres: give -f FILE")
 	}
 	f, err := pgfile.Load(v.path)
+	if err == nil {
+		err = v.saidByFile(v.path, "store", "ttl", "id")
+	}
 	if err != nil {
 		return err
 	}
@@ -133,6 +140,19 @@ func (v *postgresVerb) run(ctx context.Context) error {
 	return a.Run(ctx)
 }
 
+// saidByFile refuses flags for which a member's file has keys: they would be ignored. The
+// environment, and the file of --config, speak to all verbs: what they say is no mistake.
+func (a *app) saidByFile(path string, flags ...string) error {
+	for _, name := range flags {
+		if !slices.Contains(a.typed, name) {
+			continue
+		}
+		key := cmp.Or(map[string]string{"id": "name"}[name], name)
+		return fmt.Errorf("--%s: leave it out: with -f the file counts, and `%s` in %s says it", name, key, path)
+	}
+	return nil
+}
+
 // postgresLog writes for people, and what was ordered too with --verbose.
 func (v *postgresVerb) postgresLog() *slog.Logger {
 	level := slog.LevelInfo
@@ -147,16 +167,15 @@ func (v *postgresVerb) postgresLog() *slog.Logger {
 
 // member is what the file says, as the agent takes it.
 func (v *postgresVerb) member(f *pgfile.File) agent.Config {
-	first := f.Begin()
+	first, login := f.Begin(), libpq.Replication{User: f.ReplicationUser, Passfile: f.Passfile}
 	return agent.Config{
 		Cluster: f.Cluster, Name: f.Name, TTL: f.TTL, LoopWait: f.LoopWait, First: pgconfig.First(f.First),
 		Priority: f.Priority, NoSync: f.NoSync, NoFailover: f.NoFailover, Log: v.postgresLog(),
 		Details: f.API.Listen != "",
 		Server: pgserver.Config{Data: f.Data, Bin: f.Bin, Listen: f.Listen, SocketDir: f.SocketDir,
-			Superuser: f.Superuser, Parameters: first.Parameters,
-			Replication: pgserver.Replication{User: f.ReplicationUser, Passfile: f.Passfile}},
+			Superuser: f.Superuser, Parameters: first.Parameters, Replication: login},
 		Clone: clone.Config{Data: f.Data, Bin: f.Bin, Superuser: f.Superuser, HBA: f.HBA,
-			Replication: clone.Replication{User: f.ReplicationUser, Passfile: f.Passfile}},
+			Replication: login},
 		LastAction: func(lease string, token primacy.Token) *supervise.LastAction {
 			w := lastAction{Lease: lease, ID: f.Name,
 				Message: "primacy: the agent is gone; its server was ended and its lease given up\n"}

@@ -291,18 +291,18 @@ type former struct {
 }
 
 // kept says who keeps the database of a member whose cluster has no record: Patroni, or nobody.
-func (c *cluster) kept(ctx context.Context, r *reached, disk clone.Config) (well string, err error) {
+func (c *cluster) kept(ctx context.Context, r *reached) (well string, err error) {
 	s, err := pgagent.StateOf(c.file.Data)
 	if err != nil || s.Adopted != "" {
-		return fmt.Sprintf("%s: adopted as a %s", c.file.Cluster, s.Adopted), err
+		return fmt.Sprintf("adopted as a %s", s.Adopted), err
 	}
-	system, err := clone.SystemID(disk)
+	system, err := clone.SystemID((&postgresVerb{app: c.app}).member(c.file).Clone)
 	if err != nil {
 		return "", err
 	}
-	p := former{r, c.file.Name, system, 0}
-	if keys, err := p.keys(ctx); err != nil || keys["initialize"] == system {
-		return c.file.Cluster + ": kept by Patroni; 'primacy postgres adopt' takes it over", err
+	keys, err := former{r, c.file.Name, system, 0}.keys(ctx)
+	if err != nil || keys["initialize"] == system {
+		return "kept by Patroni; 'primacy postgres adopt' takes it over", err
 	}
 	return "", fmt.Errorf("%s holds a database, and the store knows no cluster %s, nor does Patroni there: give an empty "+
 		"directory", c.file.Data, c.file.Cluster)

@@ -20,7 +20,6 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/record"
-	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
 )
 
 // cluster is what a verb about a cluster needs: its store and its name, from the file of a member
@@ -42,6 +41,9 @@ func (c *cluster) flags(cmd *cobra.Command) {
 func (c *cluster) election() (string, error) {
 	if c.path != "" {
 		f, err := pgfile.Load(c.path)
+		if err == nil { // --id is who asks
+			err = c.saidByFile(c.path, "store", "ttl", "cluster", "namespace")
+		}
 		if err != nil {
 			return "", err
 		}
@@ -80,7 +82,8 @@ type memberJSON struct {
 	// The last task of a person that it has carried out.
 	Instructed  uint64 `json:"instructed,string,omitempty"`
 	Incarnation string `json:"incarnation,omitempty"`
-	NoSync      bool   `json:"nosync,omitempty"` // commits do not wait for it
+	NoSync      bool   `json:"nosync,omitempty"`  // commits do not wait for it
+	Leaving     bool   `json:"leaving,omitempty"` // that is so for it is to be made anew
 	// The version of the shared configuration that it has judged last; why that is not in force.
 	Config         uint64   `json:"config,string,omitempty"`
 	Refused        string   `json:"config_refused,omitempty"`
@@ -114,6 +117,11 @@ func (c *cluster) reach(ctx context.Context) (r *reached, done func(), err error
 	if err != nil {
 		return nil, nil, err
 	}
+	return c.open(ctx, name)
+}
+
+// open is reach of the store that --store names, for that election.
+func (c *cluster) open(ctx context.Context, election string) (r *reached, done func(), err error) {
 	s, st, done, err := c.openSession(ctx, primacy.Options{}, false)
 	if err != nil {
 		return nil, nil, err
@@ -123,7 +131,7 @@ func (c *cluster) reach(ctx context.Context) (r *reached, done func(), err error
 		done()
 		return nil, nil, fmt.Errorf("postgres: the store %s keeps no cluster: use that of the members", c.store)
 	}
-	return &reached{c, s.Election(name), record.New(keeper, name),
+	return &reached{c, s.Election(election), record.New(keeper, election),
 		pgconfig.Of(keeper.Raw(), pgconfig.Key(c.namespace, c.name)), keeper}, done, nil
 }
 
@@ -181,8 +189,8 @@ func describeCluster(name string, line primacy.State, rec *core.Record) clusterJ
 		said[e.ID] = x
 		m := memberJSON{Name: e.ID, Address: x.Address, State: x.Phase, Why: x.Why, Role: "standby",
 			Timeline: x.Timeline, LSN: x.LSN, Instructed: x.Instructed, Incarnation: x.Life, NoSync: x.NoSync,
-			heard: x.Heard, Config: x.Config, Refused: x.Refused, PendingRestart: x.PendingRestart(),
-			Held: x.HeldParameters()}
+			Leaving: x.Leaving, heard: x.Heard, Config: x.Config, Refused: x.Refused,
+			PendingRestart: x.PendingRestart(), Held: x.HeldParameters()}
 		// A member that was set up anew is not the voter of the same name.
 		m.Voter = rec != nil && slices.Contains(rec.Voters, core.Identity{Name: e.ID, Incarnation: x.Life})
 		if i == 0 && line.Leader != nil && (x.Phase == core.PhaseLeading || x.Phase == core.PhasePaused) {
@@ -296,8 +304,12 @@ func (j clusterJSON) write(w io.Writer) error {
 			lag = bytesText(uint64(max(last.LSN, m.LSN) - m.LSN))
 		}
 		switch {
+		case m.Voter && m.Leaving:
+			votes = "yes, until reinit"
 		case m.Voter:
 			votes = "yes"
+		case m.Leaving:
+			votes = "no (reinit)"
 		case m.NoSync && m.Role != "primary":
 			votes = "no (nosync)"
 		}
@@ -372,78 +384,6 @@ func (j *clusterJSON) names() string {
 		all = append(all, clean(m.Name))
 	}
 	return strings.Join(all, ", ")
-}
-
-func postgresCheckCommand(a *app) *cobra.Command {
-	c := &cluster{app: a}
-	cmd := &cobra.Command{
-		Use:   "check -f FILE",
-		Short: "Check a member's file, its PostgreSQL, its data directory and its store",
-		Long: `Check what a member needs, and touch nothing: the file, PostgreSQL's programs and their release,
-the data directory, and the store. Run it as the user as which the member runs. Exit 1 if something has to be done
-first.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd.Context()) },
-	}
-	cmd.Flags().StringVarP(&c.path, "file", "f", "", "the file of this member")
-	return cmd
-}
-
-// check tells what is well and what to do.
-func (c *cluster) check(ctx context.Context) error {
-	if _, err := c.election(); err != nil {
-		return err
-	}
-	bad := 0
-	tell := func(what string, err error, well string) {
-		if err != nil {
-			bad++
-			fmt.Fprintf(c.stdout, "FAIL  %s: %s\n", what, oneLine(err))
-			return
-		}
-		fmt.Fprintf(c.stdout, "ok    %s: %s\n", what, well)
-	}
-	member := (&postgresVerb{app: c.app}).member(c.file)
-	tell("file", nil, fmt.Sprintf("member %s of cluster %s", c.file.Name, c.file.Cluster))
-	server, err := pgserver.New(member.Server, pgserver.Exec{})
-	tell("programs", err, c.file.Bin)
-	if err == nil {
-		v := server.Version()
-		if !v.ObeysSync() {
-			err = fmt.Errorf("PostgreSQL %v may acknowledge commits without its standbys just after a start: "+
-				"install the newest minor release", v)
-		}
-		tell("release", err, fmt.Sprintf("PostgreSQL %v", v))
-	}
-	state, err := clone.Look(member.Clone)
-	tell("data directory", err, c.file.Data+": "+map[core.DataState]string{
-		core.DataEmpty:   "empty, will be made or cloned",
-		core.DataPartial: "unfinished: its content will be deleted, and the primary's copied",
-		core.DataReady:   "a database",
-	}[state])
-	if c.file.API.Listen != "" {
-		well, err := checkAPI(ctx, c.file)
-		tell("api", err, well)
-	}
-	r, done, err := c.reach(ctx)
-	if err == nil {
-		defer done()
-	}
-	tell("store", err, c.store)
-	if err == nil && state == core.DataReady {
-		readCtx, cancel := context.WithTimeout(ctx, c.timeout)
-		defer cancel()
-		rec, err := r.record.Read(readCtx)
-		well := c.file.Cluster
-		if err == nil && rec == nil {
-			well, err = c.kept(ctx, r, member.Clone)
-		}
-		tell("cluster", err, well)
-	}
-	if bad > 0 {
-		return &exitError{code: exitNo}
-	}
-	return nil
 }
 
 func postgresLostCommand(a *app) *cobra.Command {

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -55,13 +58,18 @@ func TestDescribeCluster(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if err := describeCluster("orders", primacy.State{Leader: &leader, Waiting: []primacy.Entry{behind}}, &rec).
+	others := []primacy.Entry{behind,
+		saying(t, "pg3", 10, agent.Said{Phase: core.PhaseFollowing, NoSync: true, Leaving: true}),
+		saying(t, "pg4", 11, agent.Said{Phase: core.PhaseFollowing, NoSync: true})}
+	if err := describeCluster("orders", primacy.State{Leader: &leader, Waiting: others}, &rec).
 		write(&out); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"pg1     a:1      primary  leading    3         -      -",
 		"pg2     b:1      standby  following  3         256 B  yes",
+		"pg3     -        standby  following  -         -      no (reinit)",
+		"pg4     -        standby  following  -         -      no (nosync)",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant a line %q", out.String(), want)
@@ -69,8 +77,26 @@ func TestDescribeCluster(t *testing.T) {
 	}
 }
 
+// fileOfAMember is the least that a file must say; all is in one directory.
+func fileOfAMember(dir, store string) string {
+	return fmt.Sprintf(`store = "%s"
+cluster = "c"
+name = "pg1"
+[server]
+data = "%[2]s/data"
+bin = "%[2]s/bin"
+listen = "127.0.0.1:1"
+socket = "%[2]s"
+replication = {user = "r", passfile = "%[2]s/pass"}
+`, store, dir)
+}
+
 // TestPostgresMistakes: each is one line with what to do.
 func TestPostgresMistakes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pg.toml")
+	if err := os.WriteFile(file, []byte(fileOfAMember("/x", "etcd://h")), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, test := range []struct{ args, want string }{
 		{"postgres", "primacy: postgres: give -f FILE"},
 		{"postgres -f /nosuch/pg.toml", "primacy: open /nosuch/pg.toml: no such file or directory"},
@@ -78,11 +104,17 @@ func TestPostgresMistakes(t *testing.T) {
 		{"postgres swithover", `primacy: unknown command "swithover" for "primacy postgres"`},
 		{"postgres config", "primacy: postgres config: give show, set or edit"},
 		{"postgres config shwo -f pg.toml", `primacy: unknown command "shwo" for "primacy postgres config"`},
+		{"postgres -f @ --ttl 5s", "primacy: --ttl: leave it out: with -f the file counts, and `ttl` in @ says it"},
+		{"postgres -f @ --id x", "primacy: --id: leave it out: with -f the file counts, and `name` in @ says it"},
+		{"postgres list -f @ --store etcd://h", "primacy: --store: leave it out: with -f the file counts"},
+		{"postgres check -f @ --ttl=5s", "primacy: --ttl: leave it out: with -f the file counts"},
+		{"postgres pause -f @ --cluster c", "primacy: --cluster: leave it out: with -f the file counts"},
 		{"postgres config set acks=2", "primacy: postgres: give -f FILE, or --cluster NAME and --store"},
 	} {
 		var out, errs bytes.Buffer
-		code := run(t.Context(), strings.Fields(test.args), strings.NewReader(""), &out, &errs)
-		if code != exitUsage || !strings.HasPrefix(errs.String(), test.want) ||
+		args := strings.Fields(strings.ReplaceAll(test.args, "@", file))
+		code := run(t.Context(), args, strings.NewReader(""), &out, &errs)
+		if code != exitUsage || !strings.HasPrefix(errs.String(), strings.ReplaceAll(test.want, "@", file)) ||
 			strings.Count(errs.String(), "\n") != 1 {
 			t.Errorf("%s: got %d, %q, want %d, %s", test.args, code, errs.String(), exitUsage, test.want)
 		}

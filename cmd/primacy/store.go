@@ -74,8 +74,8 @@ func (a *app) reach(ctx context.Context) (driver.Store, error) {
 	silent := time.AfterFunc(silence, func() {
 		if err := a.wrongServer(ctx); err != nil {
 			cancel(err)
-		} else if ctx.Err() == nil {
-			tell("the store does not answer yet")
+		} else if end, ok := ctx.Deadline(); !ok || time.Until(end) > silence {
+			tell("the store does not answer yet") // who is about to give up says so in one line
 		}
 	})
 	defer silent.Stop()

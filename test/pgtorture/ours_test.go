@@ -193,7 +193,7 @@ func (o *ours) switchover(r *round, next *machine) (string, error) {
 	return o.cli(r.cluster, 20*time.Second, "transfer", election, "--to", next.name, "--wait", "6s")
 }
 
-// cli runs the program as a user does.
+// cli runs the program as a user does. A file says itself which store it is.
 func (o *ours) cli(c *cluster, limit time.Duration, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -201,7 +201,10 @@ func (o *ours) cli(c *cluster, limit time.Duration, args ...string) (string, err
 	for _, s := range c.etcd.Members {
 		hosts = append(hosts, s.Addr())
 	}
-	cmd := exec.CommandContext(ctx, o.bin, append(args, "--store", "etcd://"+strings.Join(hosts, ","))...)
+	if !slices.Contains(args, "-f") {
+		args = append(args, "--store", "etcd://"+strings.Join(hosts, ","))
+	}
+	cmd := exec.CommandContext(ctx, o.bin, args...)
 	out, err := cmd.CombinedOutput()
 	return strings.TrimSpace(string(out)), err
 }

@@ -345,7 +345,8 @@ func (a *Agent) report() {
 	phase, why := a.member.Phase()
 	state := a.member.State()
 	a.claim.report(func(s *Said) {
-		s.NoSync = a.cfg.NoSync || core.Leaving(a.seen, state, a.cfg.Name)
+		s.Leaving = core.Leaving(a.seen, state, a.cfg.Name)
+		s.NoSync = a.cfg.NoSync || s.Leaving
 		s.Phase, s.Why, s.Life, s.Instructed = phase, why, state.Incarnation, state.Instructed
 		c := a.common
 		s.Config, s.Refused, s.Pending, s.Held = c.version, c.refused, c.pending, c.held

@@ -23,8 +23,9 @@ type Said struct {
 	Seq      uint64        `json:"seq,string"` // of the record that it knows
 	Life     string        `json:"incarnation,omitempty"`
 	Answer   *core.Answer  `json:"answer,omitempty"`
-	NoSync   bool          `json:"nosync,omitempty"`
-	LSN      core.LSN      `json:"lsn,omitempty"` // where its WAL ends, at most some seconds ago
+	NoSync   bool          `json:"nosync,omitempty"`  // it must not be waited for
+	Leaving  bool          `json:"leaving,omitempty"` // that is so for it is to be made anew
+	LSN      core.LSN      `json:"lsn,omitempty"`     // where its WAL ends, at most some seconds ago
 	Timeline core.Timeline `json:"timeline,omitempty"`
 	Why      string        `json:"why,omitempty"`
 	// The last task of a person that it has carried out; see [core.Task].

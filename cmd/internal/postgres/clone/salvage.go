@@ -3,7 +3,6 @@ package clone
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
 )
 
 // Loss is what a rewind discarded: WAL that the primary has not. The WAL is saved, with the control
@@ -59,12 +59,14 @@ func Lost(folder string) ([]Loss, error) {
 		if strings.HasPrefix(filepath.Base(filepath.Dir(path)), ".") {
 			continue // not whole
 		}
-		var l Loss
-		if _, err := readJSON(path, &l); err != nil {
+		l, err := read[Loss](path, "move it away")
+		if err != nil {
 			return nil, err
 		}
-		l.Dir = filepath.Dir(path)
-		all = append(all, l)
+		if l != nil {
+			l.Dir = filepath.Dir(path)
+			all = append(all, *l)
+		}
 	}
 	slices.SortFunc(all, func(a, b Loss) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Dir, b.Dir)) })
 	return all, nil
@@ -72,8 +74,7 @@ func Lost(folder string) ([]Loss, error) {
 
 // segment is a file of WAL.
 type segment struct {
-	name       string
-	timeline   core.Timeline
+	walfile.File
 	begin, end core.LSN
 }
 
@@ -84,23 +85,24 @@ func salvage(ctx context.Context, d *Dir, from Source, control map[string]string
 	if err != nil {
 		return nil, err
 	}
-	theirs, err := lineageOf(last, texts[last])
+	theirs, err := walfile.Ancestors(last, texts[last]) // timeline 1 has no text
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the primary: %w", err)
 	}
+	theirs = append(theirs, walfile.Stretch{Timeline: last, Begin: endOf(theirs), End: ^core.LSN(0)})
 	size, err := strconv.ParseUint(control["Bytes per WAL segment"], 10, 64)
 	if err != nil || size == 0 {
 		return nil, fmt.Errorf("pg_controldata says %q for the size of a WAL segment", control["Bytes per WAL segment"])
 	}
-	all, err := segments(d.path("pg_wal"), core.LSN(size))
+	all, err := segments(d.path("pg_wal"), size)
 	if err != nil {
 		return nil, err
 	}
 	loss := &Loss{At: time.Now().UTC().Truncate(time.Second), SystemID: control["Database system identifier"],
 		List: []Commit{}}
-	var keep []segment
+	var keep []string
 	for len(all) > 0 { // timeline by timeline
-		n := slices.IndexFunc(all, func(s segment) bool { return s.timeline != all[0].timeline })
+		n := slices.IndexFunc(all, func(s segment) bool { return s.Timeline != all[0].Timeline })
 		if n < 0 {
 			n = len(all)
 		}
@@ -116,7 +118,9 @@ func salvage(ctx context.Context, d *Dir, from Source, control map[string]string
 			return nil, err
 		}
 		if read {
-			keep = append(keep, one...)
+			for _, s := range one {
+				keep = append(keep, s.Name)
+			}
 		}
 	}
 	if loss.Commits == 0 && loss.Incomplete == "" {
@@ -126,12 +130,12 @@ func salvage(ctx context.Context, d *Dir, from Source, control map[string]string
 }
 
 // leaves returns from where on the primary has nothing of a timeline.
-func leaves(wal string, all []segment, theirs []stretch) core.LSN {
-	t, begin := all[0].timeline, core.LSN(0)
+func leaves(wal string, all []segment, theirs []walfile.Stretch) core.LSN {
+	t, begin := all[0].Timeline, core.LSN(0)
 	known := t == 1
-	if text, err := os.ReadFile(filepath.Join(wal, historyName(t))); err == nil {
-		if own, err := lineageOf(t, string(text)); err == nil && len(own) > 1 {
-			begin, known = own[len(own)-1].Begin, true
+	if text, err := os.ReadFile(filepath.Join(wal, walfile.HistoryName(t))); err == nil {
+		if own, err := walfile.Ancestors(t, string(text)); err == nil && len(own) > 0 {
+			begin, known = endOf(own), true
 		}
 	}
 	for _, s := range theirs {
@@ -145,51 +149,33 @@ func leaves(wal string, all []segment, theirs []stretch) core.LSN {
 	return begin
 }
 
-var segmentName = regexp.MustCompile(`^([0-9A-F]{8})([0-9A-F]{8})([0-9A-F]{8})(\.partial)?$`)
+// endOf returns where WAL ends: 0 where there is none.
+func endOf(all []walfile.Stretch) core.LSN {
+	if len(all) == 0 {
+		return 0
+	}
+	return all[len(all)-1].End
+}
 
 // segments returns the files of WAL in the order of timelines and LSNs, without those that were
 // made for later use: they have old content, or none.
-func segments(wal string, size core.LSN) (all []segment, err error) {
-	entries, err := os.ReadDir(wal)
+func segments(wal string, size uint64) (all []segment, err error) {
+	files, err := walfile.List(wal)
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range entries {
-		m := segmentName.FindStringSubmatch(e.Name())
-		if m == nil {
+	for _, f := range files {
+		if f.Kind == walfile.History {
 			continue
 		}
-		var n [3]uint64
-		for i := range n {
-			n[i], _ = strconv.ParseUint(m[i+1], 16, 32)
-		}
-		s := segment{name: e.Name(), timeline: core.Timeline(n[0])}
-		s.begin = core.LSN(n[1])<<32 + core.LSN(n[2])*size
-		s.end = s.begin + size
-		if at, err := firstPage(filepath.Join(wal, s.name)); err != nil {
+		begin := f.Begin(size)
+		if at, err := walfile.FirstPage(filepath.Join(wal, f.Name)); err != nil {
 			return nil, err
-		} else if at == s.begin {
-			all = append(all, s)
+		} else if at == begin {
+			all = append(all, segment{f, begin, begin + core.LSN(size)})
 		}
 	}
-	slices.SortFunc(all, func(a, b segment) int {
-		return cmp.Or(cmp.Compare(a.timeline, b.timeline), cmp.Compare(a.begin, b.begin), cmp.Compare(a.name, b.name))
-	})
 	return all, nil
-}
-
-// firstPage returns which LSN the first page of a file of WAL says it has.
-func firstPage(path string) (core.LSN, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var header [16]byte // magic, flags: 2 bytes each; timeline: 4; LSN: 8
-	if _, err := io.ReadFull(f, header[:]); err != nil {
-		return 0, nil
-	}
-	return core.LSN(binary.NativeEndian.Uint64(header[8:])), nil
 }
 
 // What pg_waldump says where WAL ends: after the last record there is none, or none that is whole.
@@ -198,7 +184,7 @@ var walEnds = regexp.MustCompile(`error in WAL record|could not find a valid rec
 // read adds what a timeline has from begin on. It says whether that is any record, or may
 // be.
 func (l *Loss) read(ctx context.Context, d *Dir, all []segment, begin core.LSN) (bool, error) {
-	t := all[0].timeline
+	t := all[0].Timeline
 	records, end := 0, begin
 	args := []string{"-p", d.path("pg_wal"), "-t", strconv.FormatUint(uint64(t), 10), "-s", begin.String()}
 	err := d.run(ctx, program{name: "pg_waldump", args: args, out: func(line string) {
@@ -296,8 +282,9 @@ func parseRecord(line string) (r walRecord, ok bool) {
 	return r, true
 }
 
-// save copies a loss into a folder of its own, unless a try before has.
-func (l *Loss) save(d *Dir, keep []segment) error {
+// save copies a loss, these files of WAL and all histories into a folder of its own, unless a try
+// before has.
+func (l *Loss) save(d *Dir, keep []string) error {
 	before, err := Lost(d.cfg.Folder)
 	if err != nil {
 		return err
@@ -321,17 +308,17 @@ func (l *Loss) save(d *Dir, keep []segment) error {
 	}
 	histories, _ := filepath.Glob(d.path("pg_wal", "*.history"))
 	for _, path := range histories {
-		keep = append(keep, segment{name: filepath.Base(path)})
+		keep = append(keep, filepath.Base(path))
 	}
-	for _, s := range keep {
-		if err := copyFile(filepath.Join(wal, s.name), d.path("pg_wal", s.name)); err != nil {
+	for _, name := range keep {
+		if err := copyFile(filepath.Join(wal, name), d.path("pg_wal", name)); err != nil {
 			return err
 		}
 	}
 	if err := copyFile(filepath.Join(unfinished, "pg_control"), d.path("global", "pg_control")); err != nil {
 		return err
 	}
-	err = errors.Join(writeJSON(filepath.Join(unfinished, "loss.json"), l), durable.SyncDir(wal),
+	err = errors.Join(durable.WriteJSON(filepath.Join(unfinished, "loss.json"), l), durable.SyncDir(wal),
 		durable.SyncDir(unfinished))
 	if err != nil {
 		return err
@@ -340,4 +327,19 @@ func (l *Loss) save(d *Dir, keep []segment) error {
 		return err
 	}
 	return errors.Join(durable.SyncDir(lost), durable.SyncDir(d.cfg.Folder))
+}
+
+// copyFile makes a durable copy; its name becomes durable with its directory.
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Sync(), out.Close())
 }

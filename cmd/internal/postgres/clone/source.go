@@ -15,6 +15,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
 )
 
 // Source is the primary that a directory is to be like.
@@ -31,14 +32,6 @@ type about struct {
 	systemID    string
 	tablespaces string // names; empty: only PostgreSQL's own
 }
-
-// stretch is a part of the WAL that a server has: a timeline from one LSN to another.
-type stretch struct {
-	Timeline   core.Timeline
-	Begin, End core.LSN // End of the last one: the largest there is
-}
-
-const endless = ^core.LSN(0)
 
 var secret = regexp.MustCompile(`(?i)\b(ssl)?password\s*=`)
 
@@ -214,7 +207,7 @@ func (from Source) carryHistories(ctx context.Context, wal string) error {
 		return err
 	}
 	for t, text := range all {
-		path := filepath.Join(wal, historyName(t))
+		path := filepath.Join(wal, walfile.HistoryName(t))
 		if exists(path) {
 			continue
 		}
@@ -223,32 +216,4 @@ func (from Source) carryHistories(ctx context.Context, wal string) error {
 		}
 	}
 	return nil
-}
-
-func historyName(t core.Timeline) string { return fmt.Sprintf("%08X.history", uint32(t)) }
-
-// lineageOf reads a history file: which timelines lead to t. No text is that of timeline 1.
-func lineageOf(t core.Timeline, text string) ([]stretch, error) {
-	var all []stretch
-	var begin core.LSN
-	for line := range strings.Lines(text) {
-		if i := strings.IndexByte(line, '#'); i >= 0 {
-			line = line[:i]
-		}
-		fields := strings.Fields(line)
-		if len(fields) == 0 {
-			continue
-		}
-		parent, err := strconv.ParseUint(fields[0], 10, 32)
-		if err != nil || len(fields) < 2 {
-			return nil, fmt.Errorf("history of timeline %d: line %q", t, line)
-		}
-		end, err := core.ParseLSN(fields[1])
-		if err != nil {
-			return nil, fmt.Errorf("history of timeline %d: %w", t, err)
-		}
-		all = append(all, stretch{core.Timeline(parent), begin, end})
-		begin = end
-	}
-	return append(all, stretch{t, begin, endless}), nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
 )
 
 // Promote makes the standby a primary on that timeline, and returns nil when it is. PostgreSQL
@@ -54,16 +55,13 @@ func (s *Server) Promote(ctx context.Context, to core.Timeline) error {
 	return err
 }
 
-// unused is what stands in the history file of a timeline on which nobody ever wrote.
-const unused = "# primacy: timeline never used\n"
-
 // skip has PostgreSQL choose the timeline to, as the successor of from: it takes the first number
 // after its own that has no history file. A standby that finds such a file while it runs, as it
 // looks for a newer timeline of its primary, sees no parent in it and leaves it alone. The files
 // stay: who follows this server later asks it for each of them.
 func (d *directory) skip(from, to core.Timeline) error {
-	last := d.path("pg_wal", historyName(to))
-	if text, err := os.ReadFile(last); err == nil && string(text) != unused {
+	last := d.path("pg_wal", walfile.HistoryName(to))
+	if text, err := os.ReadFile(last); err == nil && string(text) != walfile.Unused {
 		return fmt.Errorf("timeline %d exists already: %s", to, last)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -72,10 +70,10 @@ func (d *directory) skip(from, to core.Timeline) error {
 		return err
 	}
 	for t := from + 1; t < to; t++ {
-		path := d.path("pg_wal", historyName(t))
+		path := d.path("pg_wal", walfile.HistoryName(t))
 		_, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = durable.Replace(path, []byte(unused))
+			err = durable.Replace(path, []byte(walfile.Unused))
 		}
 		if err != nil {
 			return err
@@ -83,8 +81,6 @@ func (d *directory) skip(from, to core.Timeline) error {
 	}
 	return nil
 }
-
-func historyName(t core.Timeline) string { return fmt.Sprintf("%08X.history", uint32(t)) }
 
 // Checkpoint writes a checkpoint, however long that takes.
 func (s *Server) Checkpoint(ctx context.Context) error {

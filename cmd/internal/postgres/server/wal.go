@@ -2,20 +2,17 @@ package server
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
 )
 
 // A timeline begins in the middle of a segment of WAL, as a rule. Its primary has a file for that
@@ -28,67 +25,28 @@ import (
 // wal is the files of WAL and of histories in a data directory.
 type wal struct{ *directory }
 
-// branch is a part of a timeline's history: WAL up to end was written on that timeline.
-type branch struct {
-	timeline core.Timeline
-	end      core.LSN
-}
-
-// branches reads the history file of a timeline: its ancestors, the first one first. It has none
-// for a placeholder of skip.
-func (d wal) branches(t core.Timeline) (all []branch, err error) {
-	text, err := os.ReadFile(d.path("pg_wal", historyName(t)))
+// ancestors reads the history of a timeline. There are none in a placeholder of skip.
+func (d wal) ancestors(t core.Timeline) ([]walfile.Stretch, error) {
+	text, err := os.ReadFile(d.path("pg_wal", walfile.HistoryName(t)))
 	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || strings.HasPrefix(fields[0], "#") {
-			continue
-		}
-		n, err := strconv.ParseUint(fields[0], 10, 32)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %q", historyName(t), strings.TrimSpace(line))
-		}
-		end, err := core.ParseLSN(fields[1])
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", historyName(t), err)
-		}
-		all = append(all, branch{core.Timeline(n), end})
-	}
-	return all, nil
+	return walfile.Ancestors(t, string(text))
 }
 
-// walFile is the name of a file of WAL.
-var walFile = regexp.MustCompile(`^([0-9A-F]{8})[0-9A-F]{16}$`)
-
-func segmentName(t core.Timeline, at core.LSN, size uint64) string {
-	n, each := uint64(at)/size, uint64(1)<<32/size
-	return fmt.Sprintf("%08X%08X%08X", uint32(t), n/each, n%each)
-}
-
-// newer returns the timelines after t of which there is WAL, and those with a history, the newest
-// first, and the names of the files of WAL.
-func (d wal) newer(t core.Timeline) (segments, histories []core.Timeline, files []string, err error) {
-	entries, err := os.ReadDir(d.path("pg_wal"))
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	for _, e := range slices.Backward(entries) { // by name, and so by timeline
-		name, history := strings.CutSuffix(e.Name(), ".history")
-		if !history && !walFile.MatchString(name) || history && len(name) != 8 {
-			continue
-		}
-		n, err := strconv.ParseUint(name[:8], 16, 32)
+// newer returns the segments and histories of the timelines after t, the newest first.
+func (d wal) newer(t core.Timeline) (segments, histories []walfile.File, err error) {
+	all, err := walfile.List(d.path("pg_wal"))
+	for _, f := range slices.Backward(all) {
 		switch {
-		case err != nil || core.Timeline(n) <= t:
-		case history:
-			histories = append(histories, core.Timeline(n))
-		default:
-			segments, files = append(segments, core.Timeline(n)), append(files, name)
+		case f.Timeline <= t:
+		case f.Kind == walfile.History:
+			histories = append(histories, f)
+		case f.Kind == walfile.Segment:
+			segments = append(segments, f)
 		}
 	}
-	return segments, histories, files, nil
+	return segments, histories, err
 }
 
 // dropParts makes a server that is about to start read all WAL that it has, and follow no timeline
@@ -97,7 +55,7 @@ func (d wal) newer(t core.Timeline) (segments, histories []core.Timeline, files 
 // is before a timeline's beginning is the same on both, and nothing in such a part was acknowledged
 // on its own timeline. A primary that is still there sends it again.
 func (d wal) dropParts(ctx context.Context, c Control) error {
-	segments, histories, _, err := d.newer(1)
+	segments, histories, err := d.newer(1)
 	if err != nil {
 		return err
 	}
@@ -105,8 +63,9 @@ func (d wal) dropParts(ctx context.Context, c Control) error {
 	// has replayed, or written.
 	last := max(c.Checkpoint.Timeline, c.MinEnd.Timeline)
 	written := map[core.Timeline]bool{}            // they have a history that is no placeholder, and no part
-	for _, t := range slices.Backward(histories) { // the oldest first: its file may take the place of an older one
-		former, err := d.branches(t)
+	for _, h := range slices.Backward(histories) { // the oldest first: its file may take the place of an older one
+		t := h.Timeline
+		former, err := d.ancestors(t)
 		if err != nil {
 			return err
 		}
@@ -117,66 +76,65 @@ func (d wal) dropParts(ctx context.Context, c Control) error {
 		if t <= last {
 			continue
 		}
-		former = slices.DeleteFunc(former, func(b branch) bool { return b.timeline > 1 && !written[b.timeline] })
+		former = slices.DeleteFunc(former, func(b walfile.Stretch) bool {
+			return b.Timeline > 1 && !written[b.Timeline]
+		})
 		part, err := d.dropPart(ctx, t, former, c.SegSize)
 		if err != nil {
 			return err
 		}
-		if written[t] = !part; !part && slices.Contains(segments, t) {
+		ofIt := func(f walfile.File) bool { return f.Timeline == t }
+		if written[t] = !part; !part && slices.ContainsFunc(segments, ofIt) {
 			last = t
 		}
 	}
-	return d.dropHistories(last, histories)
+	// The histories after that were fetched from a primary that sent no WAL yet, or left by a
+	// promotion that did not come about. The server would take the highest for its own timeline,
+	// and hang where that is one on which nobody wrote.
+	return d.remove(slices.DeleteFunc(histories, func(h walfile.File) bool { return h.Timeline <= last }))
 }
 
-// dropHistories removes the histories of timelines after the last one of which the server has WAL:
-// fetched from a primary that sent no WAL yet, or left by a promotion that did not come about. A
-// server that starts would take the highest for its own timeline, and hang where that is one on
-// which nobody wrote.
-func (d wal) dropHistories(last core.Timeline, histories []core.Timeline) error {
-	removed := false
-	for _, t := range histories {
-		if t <= last {
-			continue
-		}
-		if err := os.Remove(d.path("pg_wal", historyName(t))); err != nil {
+// remove removes files. That is on disk when it returns.
+func (d wal) remove(files []walfile.File) error {
+	for _, f := range files {
+		if err := os.Remove(d.path("pg_wal", f.Name)); err != nil {
 			return err
 		}
-		removed = true
 	}
-	if removed {
-		return durable.SyncDir(d.path("pg_wal"))
+	if len(files) == 0 {
+		return nil
 	}
-	return nil
+	return durable.SyncDir(d.path("pg_wal"))
 }
 
 // dropPart is dropParts of one timeline. It says whether the timeline's first file was a part. One
 // that cannot be judged stays.
-func (d wal) dropPart(ctx context.Context, t core.Timeline, former []branch, size uint64) (part bool, err error) {
+func (d wal) dropPart(ctx context.Context, t core.Timeline, former []walfile.Stretch, size uint64,
+) (part bool, err error) {
 	if len(former) == 0 {
 		return false, nil
 	}
 	parent := former[len(former)-1]
-	shared := uint64(parent.end) % size
-	first := parent.end - core.LSN(shared)
-	own := d.path("pg_wal", segmentName(t, first, size))
+	shared := uint64(parent.End) % size
+	first := parent.End - core.LSN(shared)
+	own := d.path("pg_wal", walfile.SegmentName(t, first, size))
 	if _, err := os.Stat(own); shared == 0 || errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	before := "" // the file of the segment before, from which the first record here may come
 	for _, b := range slices.Backward(former) {
-		path := d.path("pg_wal", segmentName(b.timeline, first-core.LSN(size), size))
+		path := d.path("pg_wal", walfile.SegmentName(b.Timeline, first-core.LSN(size), size))
 		if begins(path, first-core.LSN(size)) {
 			before = path
 			break
 		}
 	}
-	has, end := d.walEnd(ctx, own, before, first, parent.end, size)
+	has, end := d.walEnd(ctx, own, before, first, parent.End, size)
 	if end != endsEarly {
 		return false, ctx.Err()
 	}
-	from := d.path("pg_wal", segmentName(parent.timeline, first, size))
-	other, end := d.walEnd(ctx, from, before, first, parent.end, size)
+	from := d.path("pg_wal", walfile.SegmentName(parent.Timeline, first, size))
+	other, end := d.walEnd(ctx, from, before, first, parent.End, size)
 	switch {
 	case end == endUnknown && !missing(from):
 		return false, ctx.Err()
@@ -199,14 +157,8 @@ func missing(path string) bool {
 // begins says whether a file of WAL holds the segment that begins there, as its first page has it.
 // A file that is kept for later use has old content, or none.
 func begins(path string, first core.LSN) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	var header [16]byte // magic, flags: 2 bytes each; timeline: 4; LSN: 8
-	_, err = io.ReadFull(f, header[:])
-	return err == nil && header[0] != 0 && core.LSN(binary.NativeEndian.Uint64(header[8:])) == first
+	at, err := walfile.FirstPage(path)
+	return err == nil && at == first
 }
 
 // ending is what is known of where the WAL in a file ends.
@@ -238,11 +190,11 @@ func (d wal) walEnd(ctx context.Context, path, before string, first, end core.LS
 		return 0, endUnknown
 	}
 	defer os.RemoveAll(dir)
-	start, names := first, []string{segmentName(1, first, size)}
+	start, names := first, []string{walfile.SegmentName(1, first, size)}
 	links := []string{path}
 	if before != "" {
 		start = first - core.LSN(size)
-		names, links = append([]string{segmentName(1, start, size)}, names...), []string{before, path}
+		names, links = append([]string{walfile.SegmentName(1, start, size)}, names...), []string{before, path}
 	}
 	for i, to := range links {
 		if os.Symlink(to, filepath.Join(dir, names[i])) != nil {
@@ -268,29 +220,21 @@ func (d wal) walEnd(ctx context.Context, path, before string, first, end core.LS
 // process reads its last record once more when it is promoted, and would take it from a newer
 // timeline's file, which may have been received only in part.
 func (d wal) leave(x core.Position) error {
-	_, histories, files, err := d.newer(x.Timeline)
+	segments, histories, err := d.newer(x.Timeline)
 	if err != nil {
 		return err
 	}
-	for _, t := range histories {
-		former, err := d.branches(t)
+	for _, h := range histories {
+		former, err := d.ancestors(h.Timeline)
 		if err != nil {
 			return err
 		}
 		for _, b := range former {
-			if b.timeline == x.Timeline && b.end != x.LSN {
+			if b.Timeline == x.Timeline && b.End != x.LSN {
 				return fmt.Errorf("timeline %d begins at %v, and this server, which was to follow it, has WAL up to "+
-					"%v: start it again first", t, b.end, x.LSN)
+					"%v: start it again first", h.Timeline, b.End, x.LSN)
 			}
 		}
 	}
-	for _, name := range files {
-		if err := os.Remove(filepath.Join(d.path("pg_wal"), name)); err != nil {
-			return err
-		}
-	}
-	if len(files) == 0 {
-		return nil
-	}
-	return durable.SyncDir(d.path("pg_wal"))
+	return d.remove(segments)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
 )
 
 const segment = 16 << 20
@@ -41,12 +42,11 @@ func half(t *testing.T) (b *node, had core.Position, part string) {
 
 // segmentFile is the file of the segment of a timeline in which an LSN lies.
 func (n *node) segmentFile(t core.Timeline, at core.LSN) string {
-	return filepath.Join(n.cfg.Data, "pg_wal",
-		fmt.Sprintf("%08X%08X%08X", uint32(t), uint64(at)>>32, uint64(at)%(1<<32)/segment))
+	return filepath.Join(n.cfg.Data, "pg_wal", walfile.SegmentName(t, at, segment))
 }
 
 func (n *node) history(t core.Timeline) string {
-	return filepath.Join(n.cfg.Data, "pg_wal", fmt.Sprintf("%08X.history", uint32(t)))
+	return filepath.Join(n.cfg.Data, "pg_wal", walfile.HistoryName(t))
 }
 
 func (n *node) read(path string) []byte {
@@ -140,7 +140,7 @@ func TestPartsOfZeros(t *testing.T) {
 	b.put(part, zeros)
 	b.put(b.segmentFile(5, had.LSN), zeros)
 	b.put(b.segmentFile(2, had.LSN+segment), zeros)
-	b.put(b.history(4), []byte("# primacy: timeline never used\n"))
+	b.put(b.history(4), []byte(walfile.Unused))
 	b.put(b.history(5), fmt.Appendf(b.read(b.history(3)), "3\t%v\tx\n", had.LSN+200))
 	b.again(had)
 	b.promote(7)
@@ -177,7 +177,7 @@ func TestAPromotionThatWasKilledKeepsNoServerFromStarting(t *testing.T) {
 	}
 	b.put(b.segmentFile(5, had.LSN), b.read(b.segmentFile(2, had.LSN)))
 	for _, h := range []core.Timeline{3, 4} {
-		b.put(b.history(h), []byte("# primacy: timeline never used\n"))
+		b.put(b.history(h), []byte(walfile.Unused))
 	}
 	b.again(had)
 	b.promote(7)
