@@ -140,7 +140,7 @@ func (v *leaving) stopped(ctx context.Context, c clone.Config) (*clone.Dir, erro
 		case time.Now().After(end):
 			return nil, fail(exitNo, "nothing was changed: the member was not stopped within %v: %w", v.wait, err)
 		case !told:
-			v.say("%s: waiting until its member is stopped: systemctl stop primacy", v.file.Name)
+			v.say("%s: waiting until its member is stopped: stop it now", v.file.Name)
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):

@@ -176,11 +176,11 @@ func (c *keptCluster) typed(machine, line string) {
 			return strings.Contains(c.ctl("list", "-f", "json"), `"Member": "`+machine+`"`) && c.shown() != ""
 		})
 		return
-	case "systemctl disable --now primacy":
+	case "systemctl disable --now primacy-postgres@orders":
 		_ = syscall.Kill(m.PID(), syscall.SIGTERM)
 		<-m.Done()
 		return
-	case "systemctl enable --now primacy":
+	case "systemctl enable --now primacy-postgres@orders":
 		c.up(m)
 		return
 	}
@@ -208,8 +208,8 @@ func (c *keptCluster) primacy(machine, line string) *prog {
 	c.Helper()
 	dir := filepath.Join(c.dir, machine)
 	line, out, _ := strings.Cut(line, " > ")
-	line = strings.NewReplacer("/etc/patroni/patroni.yml", filepath.Join(dir, "patroni.yml"), "/etc/primacy",
-		filepath.Join(dir, "primacy")).Replace(line)
+	line = strings.NewReplacer("/etc/patroni/patroni.yml", filepath.Join(dir, "patroni.yml"), "/etc/primacy/postgres/orders.toml",
+		c.members[machine].file, "/etc/primacy/postgres", filepath.Join(dir, "primacy")).Replace(line)
 	c.Logf("%s $ %s", machine, line)
 	owner := *c.world
 	if os.Getuid() == 0 {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -78,11 +77,7 @@ func StateOf(data string) (core.State, error) { return readState(beside(data)) }
 // the lock of the data directory.
 func Adopt(data, systemID, directory string, as core.Adoption) error {
 	s := core.State{Incarnation: incarnation(), SystemID: systemID, Directory: directory, Adopted: as}
-	text, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return durable.Replace(filepath.Join(beside(data), stateFile), append(text, '\n'))
+	return durable.WriteJSON(filepath.Join(beside(data), stateFile), s)
 }
 
 // leftFile holds the state of a member that has left: what its cluster called it, and no more.
@@ -93,7 +88,8 @@ func Left(data string) (s core.State, err error) {
 	if s, err = StateOf(data); err != nil || s.Incarnation != "" {
 		return s, err
 	}
-	return s, readJSON(beside(data), leftFile, &s)
+	_, err = durable.ReadJSON(filepath.Join(beside(data), leftFile), &s, "start Patroni without it")
+	return s, err
 }
 
 // Leave forgets, durably, what the member knew, before somebody else's server writes to the data: from then
