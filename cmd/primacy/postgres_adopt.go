@@ -68,7 +68,8 @@ Exit 1 if something has to be done first: nothing was noted then.`,
 	c.Flags().BoolVar(&v.primary, "primary", false, "this is the primary; Patroni is stopped on all machines")
 	c.Flags().StringVar(&v.patroni, "patroni", "", "Patroni's file of this member, to make one of ours from")
 	c.Flags().StringVar(&v.secrets, "secrets", "", "with --patroni: write the passwords into files there")
-	c.Flags().DurationVar(&v.wait, "wait", time.Minute, "how long to wait until a Patroni that was stopped is gone from the store")
+	c.Flags().DurationVar(&v.wait, "wait", time.Minute, "how long to wait until a Patroni that was stopped is gone "+
+		"from the store")
 	return c
 }
 
@@ -166,8 +167,9 @@ func (v *adopting) fits(ctx context.Context, r *reached, server *pgserver.Server
 	if state, err := disk.Look(); err != nil || state != core.DataReady {
 		return cmpErr(err, fmt.Errorf("there is no database in %s", data))
 	}
-	if _, runs := server.Foreign(); !runs {
-		return fmt.Errorf("no server runs in %s: start Patroni, pause it (patronictl pause --wait), and stop it again", data)
+	if _, runs := pgserver.Foreign(server); !runs {
+		return fmt.Errorf("no server runs in %s: start Patroni, pause it (patronictl pause --wait), and stop it again",
+			data)
 	}
 	rec, err := r.record.Read(ctx)
 	switch {
@@ -192,7 +194,7 @@ func (v *adopting) fits(ctx context.Context, r *reached, server *pgserver.Server
 		return err
 	}
 	if v.primary {
-		if err := server.Prepare(ctx); err != nil {
+		if err := pgserver.Prepare(ctx, server); err != nil {
 			return err
 		}
 	}
@@ -210,10 +212,12 @@ func cmpErr(first, second error) error {
 func (v *adopting) manner(ctx context.Context, server *pgserver.Server) (pgserver.Manner, error) {
 	ctx, cancel := context.WithTimeout(ctx, v.timeout)
 	defer cancel()
-	m, err := server.Manner(ctx)
+	m, err := pgserver.MannerOf(ctx, server)
 	if err != nil {
-		return m, fmt.Errorf("user %s does not get in over the socket in %s: %w. Let it in, for replication too: \"local "+
-			"all,replication %[1]s peer\" as the first line of pg_hba.conf, and reload", v.file.Superuser, v.file.SocketDir, err)
+		return m, fmt.Errorf("user %s does not get in over the socket in %s: %w. Let it in, for replication too: "+
+			"\"local "+
+			"all,replication %[1]s peer\" as the first line of pg_hba.conf, and reload", v.file.Superuser,
+			v.file.SocketDir, err)
 	}
 	here, err := os.Stat(v.file.Data)
 	if err != nil {
@@ -222,7 +226,8 @@ func (v *adopting) manner(ctx context.Context, server *pgserver.Server) (pgserve
 	there, err := os.Stat(m.DataDirectory)
 	switch {
 	case err != nil || !os.SameFile(here, there):
-		return m, fmt.Errorf("the server at %s works in %s, and not in %s", v.file.SocketDir, m.DataDirectory, v.file.Data)
+		return m, fmt.Errorf("the server at %s works in %s, and not in %s", v.file.SocketDir, m.DataDirectory,
+			v.file.Data)
 	case m.Primary && !v.primary:
 		return m, errors.New("its server is a primary: give --primary, if no other member is the cluster's primary")
 	case !m.Primary && v.primary:
@@ -273,7 +278,8 @@ func layout(data string, m pgserver.Manner) error {
 			return err
 		}
 	}
-	text := fmt.Sprintf("# Written by 'primacy postgres adopt'.\ninclude '%s'\n", strings.ReplaceAll(m.ConfigFile, "'", "''"))
+	text := fmt.Sprintf("# Written by 'primacy postgres adopt'.\ninclude '%s'\n", strings.ReplaceAll(m.ConfigFile,
+		"'", "''"))
 	if filepath.Clean(m.ConfigFile) == filepath.Join(data, "postgresql.conf") {
 		return nil
 	}
@@ -304,7 +310,8 @@ func (c *cluster) kept(ctx context.Context, r *reached) (well string, err error)
 	if err != nil || keys["initialize"] == system {
 		return "kept by Patroni; 'primacy postgres adopt' takes it over", err
 	}
-	return "", fmt.Errorf("%s holds a database, and the store knows no cluster %s, nor does Patroni there: give an empty "+
+	return "", fmt.Errorf("%s holds a database, and the store knows no cluster %s, nor does Patroni there: give an "+
+		"empty "+
 		"directory", c.file.Data, c.file.Cluster)
 }
 
@@ -344,7 +351,8 @@ func (p former) fits(ctx context.Context, paused bool) error {
 	}
 	if n := len(history); p.timeline > 0 && n > 0 && len(history[n-1]) > 0 {
 		if ended, ok := history[n-1][0].(float64); ok && core.Timeline(ended) >= p.timeline {
-			return fmt.Errorf("the data are on timeline %d, which has ended by Patroni's history: is another member the "+
+			return fmt.Errorf("the data are on timeline %d, which has ended by Patroni's history: is another member "+
+				"the "+
 				"primary?", p.timeline)
 		}
 	}
@@ -384,8 +392,10 @@ func (p former) awaitGone(ctx context.Context, all bool, wait time.Duration, say
 		case err != nil || why == "":
 			return err
 		case time.Now().After(end):
-			return fmt.Errorf("%s: stop it (systemctl disable --now patroni) on %s, and wait until its keys in %s are gone",
-				why, map[bool]string{true: "all machines", false: "this machine"}[all], pgconfig.Dir(p.namespace, p.name))
+			return fmt.Errorf("%s: stop it (systemctl disable --now patroni) on %s, and wait until its keys in %s are "+
+				"gone",
+				why, map[bool]string{true: "all machines", false: "this machine"}[all], pgconfig.Dir(p.namespace,
+					p.name))
 		case !told:
 			say("%s: waiting until its keys in the store are gone", why)
 		}
@@ -404,7 +414,8 @@ func (p former) takeOver(ctx context.Context, adopted core.Adoption) error {
 	if adopted == "" {
 		keys, err := p.keys(ctx)
 		if is := keys["initialize"]; err == nil && is != "" {
-			err = fmt.Errorf("Patroni keeps a cluster at %s: take it over (docs/postgres-migration.md), or give this one another "+
+			err = fmt.Errorf("Patroni keeps a cluster at %s: take it over (docs/postgres-migration.md), or give this "+
+				"one another "+
 				"name or namespace", pgconfig.Dir(p.namespace, p.name))
 		}
 		return err

@@ -26,9 +26,9 @@ func postgresLeaveCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "leave -f FILE",
 		Short: "Give the database of this machine back to Patroni: its server goes on by itself",
-		Long: `Give the database of this machine back to Patroni. The cluster must be paused. It waits until the member of
-this machine has been stopped, which ends its server, and starts the server again at once, by itself: as the primary or
-the standby that it was. Patroni finds it so. The standbys leave first, the primary last: then the store has no record
+		Long: `Give the database of this machine back to Patroni. The cluster must be paused. It waits until the member
+of this machine has been stopped, which ends its server, and starts the server again at once, by itself: as the
+primary or the standby that it was. Patroni finds it so. The standbys leave first, the primary last: then the store has no record
 of the cluster any more. The steps are in docs/postgres-migration.md.
 
 Exit 1 if something has to be done first: nothing was changed then.`,
@@ -76,7 +76,7 @@ func (v *leaving) leave(ctx context.Context) error {
 	}
 	defer disk.Close()
 	rec, err := v.paused(ctx, r) // the member may have done much until it was stopped
-	pid, runs := server.Foreign()
+	pid, runs := pgserver.Foreign(server)
 	if s, stateErr := pgagent.StateOf(v.file.Data); err == nil && runs {
 		if err = stateErr; s.Incarnation != "" { // else it has left, and this is the second try
 			err = fmt.Errorf("a server runs in %s (process %d), which is not the member's", v.file.Data, pid)
@@ -100,7 +100,7 @@ func (v *leaving) goOn(ctx context.Context, r *reached, server *pgserver.Server,
 		sync = syncOf(rec)
 	}
 	if !runs {
-		if err := server.Detach(ctx, sync, log); err != nil {
+		if err := pgserver.Detach(ctx, server, sync, log); err != nil {
 			return fmt.Errorf("%s has left, and its server was not started: %w; to try again: the same command",
 				v.file.Name, err)
 		}

@@ -94,7 +94,8 @@ postgresql:
 	for _, name := range machines {
 		c.patroni(name)
 		c.eventually("Patroni keeps "+name, func() bool {
-			return strings.Contains(c.ctl("list", "-f", "json"), `"Member": "`+name+`"`) && c.shown() == c.leader() && c.leader() != ""
+			return strings.Contains(c.ctl("list", "-f", "json"), `"Member": "`+name+`"`) && c.shown() == c.leader() &&
+				c.leader() != ""
 		})
 	}
 	return c
@@ -133,7 +134,8 @@ func (c *keptCluster) leader() string {
 	var all []string
 	for _, name := range machines {
 		ctx, cancel := context.WithTimeout(c.Context(), 5*time.Second)
-		out, err := exec.CommandContext(ctx, "psql", "-h", "127.0.0.1", "-p", c.members[name].port, "-U", "postgres", "-Atc",
+		out, err := exec.CommandContext(ctx, "psql", "-h", "127.0.0.1", "-p", c.members[name].port, "-U", "postgres",
+			"-Atc",
 			"SELECT pg_is_in_recovery()").Output()
 		cancel()
 		if err == nil && strings.TrimSpace(string(out)) == "f" {
@@ -208,7 +210,8 @@ func (c *keptCluster) primacy(machine, line string) *prog {
 	c.Helper()
 	dir := filepath.Join(c.dir, machine)
 	line, out, _ := strings.Cut(line, " > ")
-	line = strings.NewReplacer("/etc/patroni/patroni.yml", filepath.Join(dir, "patroni.yml"), "/etc/primacy/postgres/orders.toml",
+	line = strings.NewReplacer("/etc/patroni/patroni.yml", filepath.Join(dir, "patroni.yml"),
+		"/etc/primacy/postgres/orders.toml",
 		c.members[machine].file, "/etc/primacy/postgres", filepath.Join(dir, "primacy")).Replace(line)
 	c.Logf("%s $ %s", machine, line)
 	owner := *c.world

@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
 )
 
 // ErrForeign says that a server which this member has not started runs in its data directory.
@@ -20,8 +21,8 @@ func adopting(s core.State) bool { return s.Adopted != "" && s.Seq == 0 }
 
 // foreign refuses a data directory of which this member knows nothing while a server runs in it:
 // it would end the server of another manager, which would start it again.
-func (a *Agent) foreign(s core.State) error {
-	pid, runs := a.server.Foreign()
+func foreign(a *Agent, s core.State) error {
+	pid, runs := server.Foreign(a.server)
 	if !runs || s.Incarnation != "" {
 		return nil
 	}
@@ -31,7 +32,7 @@ func (a *Agent) foreign(s core.State) error {
 
 // beginAdoption has a member that was adopted as the primary look once more whether the former
 // manager is gone. Before that its server writes a checkpoint, which makes its end short.
-func (a *Agent) beginAdoption(ctx context.Context) error {
+func beginAdoption(ctx context.Context, a *Agent) error {
 	s := a.member.State()
 	if a.cfg.TakeOver == nil || s.Seq > 0 || s.Adopted == core.AdoptedStandby {
 		return nil
@@ -45,7 +46,7 @@ func (a *Agent) beginAdoption(ctx context.Context) error {
 		}
 		return err
 	}
-	if _, runs := a.server.Foreign(); runs {
+	if _, runs := server.Foreign(a.server); runs {
 		if err := a.server.Checkpoint(ctx); err != nil {
 			a.cfg.Log.Warn("the checkpoint before the takeover", "err", err)
 		}
@@ -59,11 +60,11 @@ func (a *Agent) beginAdoption(ctx context.Context) error {
 
 // start starts the server. That of a former manager is shut down before, so that nothing is to be
 // recovered, and the standbys have all. One that does not end in time is ended by the start.
-func (a *Agent) start(ctx context.Context, adopted bool) error {
+func start(ctx context.Context, a *Agent, adopted bool) error {
 	if adopted {
 		limit, cancel := context.WithTimeout(ctx, stopLimit)
 		defer cancel()
-		if err := a.server.Retire(limit); err != nil {
+		if err := server.Retire(limit, a.server); err != nil {
 			a.cfg.Log.Warn("the former manager's server", "err", err)
 		}
 	}
@@ -92,9 +93,9 @@ func Left(data string) (s core.State, err error) {
 	return s, err
 }
 
-// Leave forgets, durably, what the member knew, before somebody else's server writes to the data: from then
-// on an answer of this incarnation would be of data that it has not voted with. The caller holds the
-// lock of the data directory.
+// Leave forgets, durably, what the member knew, before somebody else's server writes to the data:
+// from then on an answer of this incarnation would be of data that it has not voted with. The
+// caller holds the lock of the data directory.
 func Leave(data string) error {
 	dir := beside(data)
 	err := os.Rename(filepath.Join(dir, stateFile), filepath.Join(dir, leftFile))

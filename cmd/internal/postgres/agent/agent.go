@@ -47,8 +47,8 @@ type Config struct {
 	// Nil: nothing.
 	LastAction func(lease string, token primacy.Token) *supervise.LastAction
 	// TakeOver is asked before this member begins where there is no record, and before anything is
-	// touched: another manager may keep the cluster. It gets what a person has said of the data, and
-	// what they are. Its error ends [Agent.Run]. Nil: nothing is asked.
+	// touched: another manager may keep the cluster. It gets what a person has said of the data,
+	// and what they are. Its error ends [Agent.Run]. Nil: nothing is asked.
 	TakeOver func(ctx context.Context, as core.Adoption, systemID string, at core.Timeline) error
 	// Details has the server asked for what tools show; see [Agent.Details].
 	Details bool
@@ -131,7 +131,7 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	if err != nil {
 		return nil, errors.Join(err, a.disk.Close())
 	}
-	if err := a.foreign(state); err != nil {
+	if err := foreign(a, state); err != nil {
 		return nil, errors.Join(err, a.disk.Close())
 	}
 	a.member = core.NewMember(core.Config{Name: cfg.Name, TTL: cfg.TTL, Priority: cfg.Priority,
@@ -157,7 +157,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.finishInitdb(ctx); err != nil {
 		return err
 	}
-	if err := a.beginAdoption(ctx); err != nil {
+	if err := beginAdoption(ctx, a); err != nil {
 		return err
 	}
 	if err := a.shared.begin(ctx, a.member.State().Seq > 0); err != nil {

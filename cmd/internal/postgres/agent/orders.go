@@ -38,7 +38,7 @@ func (a *Agent) action(work context.Context, order *core.Order, o core.Observati
 		return plain(func(context.Context) error { return keep(do.State) })
 	case core.Start:
 		adopted := adopting(a.member.State())
-		return plain(func(ctx context.Context) error { return a.start(ctx, adopted) })
+		return plain(func(ctx context.Context) error { return start(ctx, a, adopted) })
 	case core.Stop:
 		return func(ctx context.Context) core.Done { return a.stop(ctx, do.Fast, o.Server.Primary) }
 	case core.Seal:

@@ -31,7 +31,8 @@ func TestAnAdoptedPrimary(t *testing.T) {
 	r.o.Server.Running = true
 	r.expect("Read", at(7, 100))
 	rec := r.expect("Write", ok).(Write).Record
-	if rec.Seq != 1 || rec.Primary != (Identity{"b", "1"}) || rec.SystemID != "s" || rec.Token != 4 || rec.Timeline != 9 ||
+	if rec.Seq != 1 || rec.Primary != (Identity{"b", "1"}) || rec.SystemID != "s" || rec.Token != 4 ||
+		rec.Timeline != 9 ||
 		rec.Granted != 9 || rec.From != 100 || rec.Durability != Quorum || len(rec.Voters) != 0 || !rec.onlyPrimary() {
 		t.Fatalf("the first record: %+v", rec)
 	}

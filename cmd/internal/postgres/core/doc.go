@@ -62,13 +62,13 @@
 //     have been promoted since. A person may force an election: an ordinary one, with seals.
 //  11. Amnesia of the store. A record, or none, that is older than what this member has seen: it
 //     stops and waits for a person.
-//  12. Adoption. Data that were there before the cluster are taken over where a person has said, for
-//     each member, whether they are the primary's. Until there is a record, the former manager's
-//     servers go on, and who was adopted as a standby does not stand. Who was adopted as the primary
-//     and has a term ends its server, reads all of the WAL, and writes the first record, without
-//     voters: nobody else can be promoted until rule 7 has found that some have all of it, also
-//     where the cluster is to be async. A member that leaves forgets its incarnation before another
-//     manager's server writes to the data.
+//  12. Adoption. Data that were there before the cluster are taken over where a person has
+//     said, for each member, whether they are the primary's. Until there is a record, the former
+//     manager's servers go on, and who was adopted as a standby does not stand. Who was adopted
+//     as the primary and has a term ends its server, reads all of the WAL, and writes the first
+//     record, without voters: nobody else can be promoted until rule 7 has found that some have
+//     all of it, also where the cluster is to be async. A member that leaves forgets its
+//     incarnation before another manager's server writes to the data.
 //
 // # Why no acknowledged commit is lost
 //
@@ -89,8 +89,8 @@
 //
 // A database that was adopted begins with a promotion too. What the former manager's primary has
 // acknowledged is flushed there, and its server has ended before the WAL is read: so the first
-// primary has all of it. That the server was the primary is a person's word; that the former manager
-// is gone is looked up, and a second one that was adopted as the primary changes nothing.
+// primary has all of it. That the server was the primary is a person's word; that the former
+// manager is gone is looked up, and a second one that was adopted as the primary changes nothing.
 //
 // No clock occurs in this: a frozen or slow P, a guardian that fails, a lease that is believed too
 // long cost no row. That the store gives the term to one member at a time makes surveys follow one

@@ -343,7 +343,7 @@ func (m *Member) end(o Observation) Action {
 
 // mustStop is what keeps a server from acting as a primary without a right to it.
 func (m *Member) mustStop(o Observation) Action {
-	if why := cmp.Or(m.state.storeForgot(o, m.writes.last), m.adoptedTwice(o)); why != "" {
+	if why := cmp.Or(m.state.storeForgot(o, m.writes.last), m.state.adoptedTwice(o)); why != "" {
 		m.broken = why
 	}
 	s := &m.server

@@ -104,7 +104,8 @@ var others = []string{"consul", "zookeeper", "exhibitor", "kubernetes", "raft"}
 func (c *converter) store(d map[string]any) {
 	for _, name := range others {
 		if d[name] != nil {
-			c.note("%s: primacy postgres keeps a cluster in etcd: move Patroni to etcd3 before it can be taken over", name)
+			c.note("%s: primacy postgres keeps a cluster in etcd: move Patroni to etcd3 before it can be taken over",
+				name)
 		}
 	}
 	if d["etcd"] != nil && d["etcd3"] == nil {
@@ -199,7 +200,8 @@ func (c *converter) postgres(pg, tags map[string]any) {
 		c.plain("superuser", user)
 	}
 	if c.text(super, "password") != "" {
-		c.note("postgresql.authentication.superuser.password: primacy logs in over the socket without one; pg_hba.conf " +
+		c.note("postgresql.authentication.superuser.password: primacy logs in over the socket without one; " +
+			"pg_hba.conf " +
 			"must let it, for replication too")
 	}
 	user := cmp.Or(c.text(replication, "username"), "replicator")
@@ -210,12 +212,14 @@ func (c *converter) postgres(pg, tags map[string]any) {
 		c.note("postgresql.authentication.rewind: primacy rewinds as %s, and gives it the rights when it adopts", user)
 	}
 	for _, name := range []string{"superuser", "replication"} {
-		c.rest("postgresql.authentication."+name+".", c.table(auth, name), map[string]string{"username": "", "password": ""})
+		c.rest("postgresql.authentication."+name+".", c.table(auth, name), map[string]string{"username": "",
+			"password": ""})
 	}
 	c.tags(tags)
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {
 		if name != "unix_socket_directories" {
-			c.note("postgresql.parameters.%s: it is of this member alone, and stays in its postgresql.conf; for all: primacy "+
+			c.note("postgresql.parameters.%s: it is of this member alone, and stays in its postgresql.conf; for all: "+
+				"primacy "+
 				"postgres config set parameters.%[1]s=%s", name, shellWord(c.text(parameters, name)))
 		}
 	}
@@ -296,7 +300,8 @@ func (c *converter) api(api map[string]any) {
 // What could not be taken over, by Patroni's keys. One without a reason was, or need not be.
 var (
 	topNotes = map[string]string{
-		"scope": "", "name": "", "namespace": "", "etcd": "", "etcd3": "", "consul": "", "zookeeper": "", "exhibitor": "",
+		"scope": "", "name": "", "namespace": "", "etcd": "", "etcd3": "", "consul": "", "zookeeper": "",
+		"exhibitor":  "",
 		"kubernetes": "", "raft": "", "postgresql": "", "restapi": "", "tags": "", "ctl": "",
 		"bootstrap": "it counts for nothing once there is a cluster: what holds now is in the store, and stays",
 		"watchdog":  "the guardian of each server does that",

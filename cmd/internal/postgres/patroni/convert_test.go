@@ -92,14 +92,19 @@ func TestConvert(t *testing.T) {
 		notes   []string
 	}{
 		"Debian": {debian, []string{`store = "etcd://10.0.0.5:2379"`, `cluster = "15-main"`, `name = "db1"`,
-			`namespace = "/postgresql-common/"`, `data = "/var/lib/postgresql/15/main"`, `bin = "/usr/lib/postgresql/15/bin"`,
-			`listen = "10.0.0.1:5432"`, `socket = "/var/run/postgresql"`, `{user = "replicator", passfile = "/s/pgpass"}`},
+			`namespace = "/postgresql-common/"`, `data = "/var/lib/postgresql/15/main"`,
+			`bin = "/usr/lib/postgresql/15/bin"`,
+			`listen = "10.0.0.1:5432"`, `socket = "/var/run/postgresql"`,
+			`{user = "replicator", passfile = "/s/pgpass"}`},
 			map[string]string{"/s/pgpass": "*:*:*:replicator:rep-pass\n"},
 			[]string{"bootstrap: ", "postgresql.create_replica_method: ", "postgresql.listen = *:5432: ",
-				"postgresql.parameters.log_filename: ", "postgresql.parameters.logging_collector: ", "postgresql.pg_clonecluster: "}},
+				"postgresql.parameters.log_filename: ", "postgresql.parameters.logging_collector: ",
+				"postgresql.pg_clonecluster: "}},
 		"by hand": {byHand, []string{
-			`store = "etcds://patroni@10.0.0.1:2379,10.0.0.2:2379?ca=%2Fetc%2Fssl%2Fetcd-ca.pem&password-file=%2Fs%2Fetcd-password"`,
-			`superuser = "admin"`, `tags = {priority = 5, nosync = true, nofailover = true}`, `auth_file = "/s/api-auth"`,
+			`store = "etcds://patroni@10.0.0.1:2379,10.0.0.2:2379?ca=%2Fetc%2Fssl%2Fetcd-ca.pem&` +
+				`password-file=%2Fs%2Fetcd-password"`,
+			`superuser = "admin"`, `tags = {priority = 5, nosync = true, nofailover = true}`,
+			`auth_file = "/s/api-auth"`,
 			`tls_cert = "/etc/ssl/api.pem"`, `tls_key = "/etc/ssl/api.key"`, `client_ca = "/etc/ssl/ca.pem"`,
 			`advertise = "10.0.0.1:8008"`},
 			map[string]string{"/s/pgpass": `*:*:*:repl:a\:b\\c` + "\n", "/s/api-auth": "admin:p:w\n",

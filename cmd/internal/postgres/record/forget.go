@@ -7,9 +7,9 @@ import (
 )
 
 // Forget ends a cluster whose members have left it: there is no record of it any more, and no
-// instructions. No term guards this write. The caller knows that no member is left whose state names
-// an incarnation of the record: nobody could be promoted by it again. [ErrConflict] says that the
-// record is another one by now.
+// instructions. No term guards this write. The caller knows that no member is left whose state
+// names an incarnation of the record: nobody could be promoted by it again. [ErrConflict] says that
+// the record is another one by now.
 func (r *Record) Forget(ctx context.Context, rec core.Record) error {
 	now, err := r.Read(ctx)
 	if err != nil || now == nil {

@@ -17,7 +17,7 @@ import (
 
 // Foreign returns the process number of a postmaster that works in the data directory and that this
 // process has not started.
-func (s *Server) Foreign() (pid int, runs bool) {
+func Foreign(s *Server) (pid int, runs bool) {
 	if _, ours := s.Running(); ours {
 		return 0, false
 	}
@@ -32,10 +32,10 @@ func (s *Server) Foreign() (pid int, runs bool) {
 
 // Retire shuts down the server of another manager in the data directory. A primary writes a
 // checkpoint, and sends all WAL to the standbys that are connected. It returns when none is left.
-func (s *Server) Retire(ctx context.Context) error {
+func Retire(ctx context.Context, s *Server) error {
 	told := map[int]bool{}
 	for {
-		pid, runs := s.Foreign()
+		pid, runs := Foreign(s)
 		if !runs {
 			return nil
 		}
@@ -59,8 +59,8 @@ type Manner struct {
 	Settings                                      map[string]string // those that stand on our command line
 }
 
-// Manner asks a server that anybody has started, at our address.
-func (s *Server) Manner(ctx context.Context) (m Manner, err error) {
+// MannerOf asks a server that anybody has started, at our address.
+func MannerOf(ctx context.Context, s *Server) (m Manner, err error) {
 	row, err := s.row(ctx, `SELECT current_setting('data_directory'), current_setting('config_file'),
 		current_setting('hba_file'), current_setting('ident_file'), NOT pg_is_in_recovery(),
 		CASE WHEN pg_is_in_recovery() THEN '' ELSE pg_walfile_name(pg_current_wal_flush_lsn()) END,
@@ -98,7 +98,8 @@ func (m Manner) Lacks(parameters map[string]string) error {
 		}
 		if next != m.Settings[name] && !(name == "wal_level" && m.Settings[name] != "logical") &&
 			!(name != "wal_level" && atLeast(next, m.Settings[name])) {
-			return fmt.Errorf("%s is %s here, and %s in the shared configuration: set postgresql.parameters.%[1]s there "+
+			return fmt.Errorf("%s is %s here, and %s in the shared configuration: set postgresql.parameters.%[1]s "+
+				"there "+
 				"before (patronictl edit-config)", name, m.Settings[name], next)
 		}
 	}
@@ -111,7 +112,7 @@ func atLeast(a, b string) bool { return setOf{"": a}.number("", 0) >= setOf{"": 
 var errReplicator = errors.New("the replication role")
 
 // Prepare lets the role as which standbys log in read what pg_rewind reads, as initdb does.
-func (s *Server) Prepare(ctx context.Context) error {
+func Prepare(ctx context.Context, s *Server) error {
 	rows, err := s.query(ctx, "SELECT rolreplication, rolcanlogin, rolsuper, quote_ident(rolname) FROM pg_roles "+
 		"WHERE rolname = $1", s.cfg.Replication.User)
 	switch {
@@ -136,11 +137,11 @@ func (s *Server) Prepare(ctx context.Context) error {
 	return err
 }
 
-// Detach starts the server as what it is, for another manager: it ends neither with this process nor
-// by a deadline. sync is for whose flush a primary's commits wait; nil: it is a standby, which goes
-// on to follow whom it followed last, and must have none when it is promoted one day. What it prints
-// goes to that file. Detach returns when the server takes SQL.
-func (s *Server) Detach(ctx context.Context, sync *Sync, output string) error {
+// Detach starts the server as what it is, for another manager: it ends neither with this process
+// nor by a deadline. sync is for whose flush a primary's commits wait; nil: it is a standby, which
+// goes on to follow whom it followed last, and must have none when it is promoted one day. What it
+// prints goes to that file. Detach returns when the server takes SQL.
+func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 	primary := sync != nil
 	if err := s.Examine(); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (s *Server) Detach(ctx context.Context, sync *Sync, output string) error {
 			return fmt.Errorf("%s: %w", autoConf, err)
 		}
 	} else {
-		if err := s.dropAutoConf(syncSSN); err != nil {
+		if err := dropAutoConf(s.directory, syncSSN); err != nil {
 			return fmt.Errorf("%s: %w", autoConf, err)
 		}
 		if err := durable.Replace(signal, nil); err != nil {
@@ -201,7 +202,7 @@ func (s *Server) Detach(ctx context.Context, sync *Sync, output string) error {
 }
 
 // dropAutoConf removes a setting from postgresql.auto.conf.
-func (d *directory) dropAutoConf(name string) error {
+func dropAutoConf(d *directory, name string) error {
 	d.files.Lock()
 	defer d.files.Unlock()
 	text, err := os.ReadFile(d.path(autoConf))
