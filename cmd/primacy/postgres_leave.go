@@ -28,8 +28,8 @@ func postgresLeaveCommand(a *app) *cobra.Command {
 		Short: "Give the database of this machine back to Patroni: its server goes on by itself",
 		Long: `Give the database of this machine back to Patroni. The cluster must be paused. It waits until the member
 of this machine has been stopped, which ends its server, and starts the server again at once, by itself: as the
-primary or the standby that it was. Patroni finds it so. The standbys leave first, the primary last: then the store has no record
-of the cluster any more. The steps are in docs/postgres-migration.md.
+primary or the standby that it was. Patroni finds it so. The standbys leave first, the primary last: then the store
+has no record of the cluster any more. The steps are in docs/postgres-migration.md.
 
 Exit 1 if something has to be done first: nothing was changed then.`,
 		Args: cobra.NoArgs,

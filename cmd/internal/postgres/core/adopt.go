@@ -26,3 +26,57 @@ func (s State) adoptedTwice(o Observation) string {
 		"the data; to give up this one's, end its server, remove its data directory and state.json, and start it",
 		o.Record.Primary.Name)
 }
+
+// ready is [Member.prepare], for a member that may have been adopted.
+func ready(m *Member, o Observation) (do Action, wait bool) {
+	if adopting(m, o) {
+		return adopt(m, o)
+	}
+	return m.prepare(o)
+}
+
+// adopting says whether the former manager's server may still run, and is not to be touched: there
+// is no record yet, and this member has no term under which it has begun to take over.
+func adopting(m *Member, o Observation) bool {
+	begun := m.state.Adopted == AdoptionBegun && o.Own != nil
+	return m.state.Adopted != "" && m.state.Seq == 0 && (!o.Read || o.Record == nil) && !begun
+}
+
+// adopt is what an adopted member does before its server is its own. That it begins is on disk
+// before the former server ends: from then on the record of another member is no mistake.
+func adopt(m *Member, o Observation) (do Action, wait bool) {
+	m.phase = PhaseStopped
+	if o.Own != nil && m.state.Adopted == AdoptedPrimary {
+		next := m.state
+		next.Adopted = AdoptionBegun
+		return Persist{next}, true
+	}
+	if m.why = "waits for its term"; m.state.Adopted == AdoptedStandby {
+		m.why = "waits for the member that was adopted as the primary: the former manager's server goes on meanwhile"
+	}
+	return nil, o.Own == nil // with a term it leads nobody: see adopted
+}
+
+// adopted writes the first record of a cluster whose data were adopted. The former manager's server
+// has ended, and ours has read all of its WAL: so each commit that was ever acknowledged is here.
+// The record names no voter: until some have all of that, nobody else can be promoted, also where
+// the cluster is to be async. It comes before the promotion, as each record but that of an initdb.
+func adopted(m *Member, o Observation) Action {
+	switch {
+	case m.state.Adopted == AdoptedStandby:
+		return Transfer{}
+	case o.Server.Data != DataReady:
+		m.broken = "the data directory that was adopted is empty: put it back"
+		return nil
+	case m.answer == nil:
+		return nil
+	}
+	from, to := *m.answer, m.answer.Timeline+2
+	r := Record{Seq: 1, Token: o.Own.Token, SystemID: o.system(m.state), Primary: m.me(), Timeline: to, Granted: to,
+		From: from.LSN, Voters: []Identity{}, Acks: max(1, o.Settings.Acks), Needed: 1,
+		Durability: o.Settings.Durability, Lineage: []Fork{{from.Timeline, 0}, {to, from.LSN}}}
+	if r.Durability == Async {
+		r.Durability = Available
+	}
+	return Write{r.promoted("adopted")}
+}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// adopted is member b, whose data were adopted, while the former manager's server runs in them.
-func adopted(t *testing.T, as Adoption) *rig {
+// adoptedRig is member b, whose data were adopted, while the former manager's server runs in them.
+func adoptedRig(t *testing.T, as Adoption) *rig {
 	r := newRig(t)
 	r.Member = NewMember(r.cfg, State{Incarnation: "1", SystemID: "s", Adopted: as})
 	r.o.Record = nil
@@ -17,7 +17,7 @@ func adopted(t *testing.T, as Adoption) *rig {
 // The former manager's server goes on until the member that was adopted as the primary has a term.
 // Then it ends, and the first record is written, before anybody is promoted.
 func TestAnAdoptedPrimary(t *testing.T) {
-	r := adopted(t, AdoptedPrimary)
+	r := adoptedRig(t, AdoptedPrimary)
 	r.expect("", ok)
 	if !r.Stands(r.o) {
 		t.Fatal("it does not stand")
@@ -56,7 +56,7 @@ func TestAnAdoptedPrimary(t *testing.T) {
 // Until the new primary has published what it has, nobody else can be promoted, also in async: a
 // standby may lack much of what the former manager's primary had acknowledged.
 func TestAnAdoptedPrimaryAloneCanBePromoted(t *testing.T) {
-	r := adopted(t, AdoptionBegun)
+	r := adoptedRig(t, AdoptionBegun)
 	r.o.Settings.Durability = Async
 	r.newTerm(4, "b")
 	r.expect("Persist", ok)
@@ -74,7 +74,7 @@ func TestAnAdoptedPrimaryAloneCanBePromoted(t *testing.T) {
 // The server of the former manager is not touched without a term, nor as long as the record was not
 // read; a former beginning goes on.
 func TestAnAdoptionThatWasBegunGoesOn(t *testing.T) {
-	r := adopted(t, AdoptionBegun)
+	r := adoptedRig(t, AdoptionBegun)
 	r.expect("", ok)
 	r.o.Read = false
 	r.expect("", ok)
@@ -95,7 +95,7 @@ func TestAnAdoptionThatWasBegunGoesOn(t *testing.T) {
 // A standby's server follows the former primary until there is a record. The member never leads
 // before.
 func TestAnAdoptedStandbyWaits(t *testing.T) {
-	r := adopted(t, AdoptedStandby)
+	r := adoptedRig(t, AdoptedStandby)
 	r.expect("", ok)
 	if r.Stands(r.o) {
 		t.Error("it stands before there is a primary")
@@ -117,7 +117,7 @@ func TestAnAdoptedStandbyWaits(t *testing.T) {
 
 // Of two that were adopted as the primary one is not: its data are left as they are.
 func TestASecondAdoptedPrimaryIsBroken(t *testing.T) {
-	r := adopted(t, AdoptedPrimary)
+	r := adoptedRig(t, AdoptedPrimary)
 	rec := pgRecord()
 	rec.Primary = Identity{"a", "1"}
 	r.o.Record = &rec
@@ -131,7 +131,7 @@ func TestASecondAdoptedPrimaryIsBroken(t *testing.T) {
 // A directory that is empty though it was adopted is no reason to make a new database.
 func TestAnAdoptedMemberMakesNoDatabase(t *testing.T) {
 	for _, as := range []Adoption{AdoptedPrimary, AdoptionBegun, AdoptedStandby} {
-		r := adopted(t, as)
+		r := adoptedRig(t, as)
 		r.o.Server.Data = DataEmpty
 		r.newTerm(4, "b")
 		for range 4 {

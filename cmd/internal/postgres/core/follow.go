@@ -6,34 +6,9 @@ func (m *Member) mustNotFollow(o Observation) bool {
 	return !o.Read || o.Record == nil || o.Record.Token < m.state.Sealed
 }
 
-// adopting says whether the former manager's server may still run, and is not to be touched: there
-// is no record yet, and this member has no term under which it has begun to take over.
-func (m *Member) adopting(o Observation) bool {
-	begun := m.state.Adopted == AdoptionBegun && o.Own != nil
-	return m.state.Adopted != "" && m.state.Seq == 0 && (!o.Read || o.Record == nil) && !begun
-}
-
-// adopt is what an adopted member does before its server is its own. That it begins is on disk
-// before the former server ends: from then on the record of another member is no mistake.
-func (m *Member) adopt(o Observation) (do Action, wait bool) {
-	m.phase = PhaseStopped
-	if o.Own != nil && m.state.Adopted == AdoptedPrimary {
-		next := m.state
-		next.Adopted = AdoptionBegun
-		return Persist{next}, true
-	}
-	if m.why = "waits for its term"; m.state.Adopted == AdoptedStandby {
-		m.why = "waits for the member that was adopted as the primary: the former manager's server goes on meanwhile"
-	}
-	return nil, o.Own == nil // with a term it leads nobody: see adopted
-}
-
 // prepare brings the server up, seals it and reads where its WAL ends. wait says that nothing else
 // is to be done meanwhile.
 func (m *Member) prepare(o Observation) (do Action, wait bool) {
-	if m.adopting(o) {
-		return m.adopt(o)
-	}
 	s := &m.server
 	switch {
 	case !m.usable(o):

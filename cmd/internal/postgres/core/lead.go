@@ -127,7 +127,7 @@ func (m *Member) bootstrap(o Observation) Action {
 	m.phase = PhasePromoting
 	switch {
 	case m.state.Adopted != "":
-		return m.adopted(o)
+		return adopted(m, o)
 	case o.Server.Data == DataReady:
 		m.broken = "the data directory holds a database, and the store knows no such cluster: is `store` or " +
 			"`cluster` wrong in the file? If not, give an empty directory: primacy makes the first database itself"
@@ -148,30 +148,6 @@ func (m *Member) bootstrap(o Observation) Action {
 		return Write{r}
 	}
 	return m.promote(r, Sync{}, o) // nothing is acknowledged before there is a record
-}
-
-// adopted writes the first record of a cluster whose data were adopted. The former manager's server
-// has ended, and ours has read all of its WAL: so each commit that was ever acknowledged is here.
-// The record names no voter: until some have all of that, nobody else can be promoted, also where
-// the cluster is to be async. It comes before the promotion, as each record but that of an initdb.
-func (m *Member) adopted(o Observation) Action {
-	switch {
-	case m.state.Adopted == AdoptedStandby:
-		return Transfer{}
-	case o.Server.Data != DataReady:
-		m.broken = "the data directory that was adopted is empty: put it back"
-		return nil
-	case m.answer == nil:
-		return nil
-	}
-	from, to := *m.answer, m.answer.Timeline+2
-	r := Record{Seq: 1, Token: o.Own.Token, SystemID: o.system(m.state), Primary: m.me(), Timeline: to, Granted: to,
-		From: from.LSN, Voters: []Identity{}, Acks: max(1, o.Settings.Acks), Needed: 1,
-		Durability: o.Settings.Durability, Lineage: []Fork{{from.Timeline, 0}, {to, from.LSN}}}
-	if r.Durability == Async {
-		r.Durability = Available
-	}
-	return Write{r.promoted("adopted")}
 }
 
 // upkeep is what a primary does while all is well.

@@ -319,7 +319,7 @@ func (m *Member) decide(o Observation) Action {
 		return Stop{Fast: true}
 	}
 	if m.server.promoted == 0 { // a server that was promoted is not started again in that term
-		if a, wait := m.prepare(o); a != nil || wait {
+		if a, wait := ready(m, o); a != nil || wait {
 			return a
 		}
 	}
