@@ -214,15 +214,7 @@ func (c *keptCluster) primacy(machine, line string) *prog {
 		"/etc/primacy/postgres/orders.toml",
 		c.members[machine].file, "/etc/primacy/postgres", filepath.Join(dir, "primacy")).Replace(line)
 	c.Logf("%s $ %s", machine, line)
-	owner := *c.world
-	if os.Getuid() == 0 {
-		us, err := ordinaryUser()
-		if err != nil {
-			c.Fatal(err)
-		}
-		owner.attr = &syscall.SysProcAttr{Credential: us.Credential}
-	}
-	p := owner.start(strings.Fields(line)[1:]...).within(5 * limit)
+	p := c.owner().start(strings.Fields(line)[1:]...).within(5 * limit)
 	if out != "" {
 		p.ends(0)
 		if err := os.WriteFile(c.members[machine].file, []byte(p.out.String()), 0o644); err != nil {
@@ -231,6 +223,42 @@ func (c *keptCluster) primacy(machine, line string) *prog {
 		c.own(c.members[machine].file)
 	}
 	return p
+}
+
+// owner is the world of the user that owns the data.
+func (c *keptCluster) owner() *world {
+	c.Helper()
+	owner := *c.world
+	if os.Getuid() == 0 {
+		us, err := ordinaryUser()
+		if err != nil {
+			c.Fatal(err)
+		}
+		owner.attr = &syscall.SysProcAttr{Credential: us.Credential}
+	}
+	return &owner
+}
+
+// notTaken looks that a member by itself takes nothing from Patroni, nor does a person too early.
+func (c *keptCluster) notTaken(machine string) {
+	c.Helper()
+	file := c.members[machine].file
+	text, err := os.ReadFile(file)
+	if err != nil {
+		c.Fatal(err)
+	}
+	bare, _, _ := strings.Cut(string(text), "[api]") // Patroni listens there
+	if err := os.WriteFile(file+".bare", []byte(bare), 0o644); err != nil {
+		c.Fatal(err)
+	}
+	before := c.leader()
+	c.owner().start("postgres", "-f", file+".bare").ends(exitUsage).inOneLine().complains("has not started", "adopt")
+	c.owner().start("postgres", "adopt", "-f", file).ends(exitNo).inOneLine().complains("Patroni is not paused")
+	c.owner().start("postgres", "adopt", "--primary", "-f", file).ends(exitNo).inOneLine().complains("is a standby")
+	c.owner().start("postgres", "leave", "-f", file).ends(exitNo).inOneLine().complains("is of no member")
+	if c.leader() != before {
+		c.Errorf("a member that was not to touch anything has: %s was the primary, and now %q", before, c.leader())
+	}
 }
 
 // block types the lines of one block of the page.
@@ -292,8 +320,11 @@ func TestTheMigrationPageHolds(t *testing.T) {
 	go func() { c.writer.Run(ctx); close(done) }()
 	defer func() { cancel(); <-done }()
 
-	for _, b := range blocks.FindAllStringSubmatch(there, -1) {
+	for i, b := range blocks.FindAllStringSubmatch(there, -1) {
 		c.block(b[1])
+		if i == 0 {
+			c.notTaken("pg2")
+		}
 	}
 	was := c.whole()
 	c.gap("there")

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
+)
+
+// TestAdoptMakesAFile: `adopt --patroni` writes a file, and passwords into files that nobody else
+// reads; none over another.
+func TestAdoptMakesAFile(t *testing.T) {
+	w := plainWorld(t)
+	yml := filepath.Join(w.dir, "patroni.yml")
+	text := "scope: orders\nname: pg1\netcd3: {host: 10.0.0.1}\npostgresql:\n  listen: 10.0.0.1:5432\n" +
+		"  connect_address: 10.0.0.1:5432\n  data_dir: /data\n  bin_dir: /bin\n  pg_hba: [host all all all md5]\n" +
+		"  authentication: {replication: {username: r, password: geheim}}\n" +
+		"  parameters: {unix_socket_directories: /run/pg}\n"
+	if err := os.WriteFile(yml, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.start("postgres", "adopt", "--patroni", yml).ends(0).says(`store = "etcd://10.0.0.1:2379"`, `name = "pg1"`).
+		complains("passwords: give --secrets DIR", "postgresql.pg_hba: ")
+	p := w.start("postgres", "adopt", "--patroni", yml, "--secrets", w.dir).ends(0).says(w.dir + "/pgpass")
+	if strings.Contains(p.out.String()+p.err.String(), "geheim") {
+		t.Error("it tells the password")
+	}
+	path := filepath.Join(w.dir, "pgpass")
+	got, err := os.ReadFile(path)
+	info, err2 := os.Stat(path)
+	if err != nil || err2 != nil || string(got) != "*:*:*:r:geheim\n" || info.Mode().Perm() != 0o600 {
+		t.Errorf("the passfile: %q, %v, %v", got, info, err)
+	}
+	w.start("postgres", "adopt", "--patroni", yml, "--secrets", w.dir).ends(0)
+	if err := os.WriteFile(path, []byte("another"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.start("postgres", "adopt", "--patroni", yml, "--secrets", w.dir).ends(exitUsage).inOneLine().
+		complains("is there, with other content")
+	w.start("postgres", "adopt", "--patroni", filepath.Join(w.dir, "none")).ends(exitUsage).inOneLine()
+	w.start("postgres", "adopt").ends(exitUsage).inOneLine().complains("--patroni FILE")
+	w.start("postgres", "adopt", "-f", "x", "--patroni", yml).ends(exitUsage).inOneLine()
+	w.start("postgres", "leave").ends(exitUsage).inOneLine().complains("-f FILE")
+}
+
+// TestLayout: Debian keeps the files of settings elsewhere, and primacy's server reads them in the
+// data directory. What is there already stays.
+func TestLayout(t *testing.T) {
+	data, etc := t.TempDir(), t.TempDir()
+	put := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(filepath.Join(etc, "pg_hba.conf"), "hba")
+	put(filepath.Join(etc, "pg_ident.conf"), "ident")
+	put(filepath.Join(data, "pg_ident.conf"), "own")
+	m := pgserver.Manner{ConfigFile: filepath.Join(etc, "it's.conf"), HBAFile: filepath.Join(etc, "pg_hba.conf"),
+		IdentFile: filepath.Join(etc, "pg_ident.conf")}
+	for range 2 {
+		if err := layout(data, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{"pg_hba.conf": "hba", "pg_ident.conf": "own",
+		"postgresql.conf": "include '" + etc + "/it''s.conf'"} {
+		text, err := os.ReadFile(filepath.Join(data, name))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %q, %v, want %q", name, text, err, want)
+		}
+	}
+}
