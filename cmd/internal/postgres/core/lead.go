@@ -152,8 +152,8 @@ func (m *Member) bootstrap(o Observation) Action {
 func (m *Member) upkeep(o Observation) Action {
 	m.phase, m.why = PhaseLeading, m.refusal
 	s, r := &m.server, *o.Record
-	if r.Paused != nil {
-		s.paused = o.Now
+	if r.Paused != nil || !o.replaceable(s.roster) {
+		s.excused = o.Now
 	}
 	switch {
 	case r.Paused != nil && s.freed:
@@ -164,8 +164,9 @@ func (m *Member) upkeep(o Observation) Action {
 	if a, ok := m.maintenance(o); ok {
 		return a
 	}
-	// What has waited since before the end of a pause may have been cut off on purpose.
-	if o.Now-s.paused >= o.Settings.StallAfter && o.stalled(s.roster) {
+	// The voters must have been there for as long: what has waited in a pause may have been cut off
+	// on purpose, and what has waited for a first voter is acknowledged in a moment.
+	if most := o.Settings.StallAfter; most > 0 && o.Server.Waiting >= most && o.Now-s.excused >= most {
 		m.why = "commits wait for standbys that stand in the election: they cannot be reached from here"
 		return Stop{}
 	}

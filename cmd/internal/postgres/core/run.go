@@ -11,17 +11,19 @@ type serverRun struct {
 	fresh             bool          // rewound or cloned: it must follow to become consistent
 	reads             int
 	bound             bool
-	paused            time.Duration // when the cluster was last seen to be
-	freed             bool          // no deadline ends it: the guardian has confirmed that
-	mustEnd           bool          // it must be stopped: a promotion or a bind of unknown outcome
-	stuck             bool          // it was told to end, and has not: what ends it waits for its disk
-	promoted          uint64        // the token under which its promotion was ordered
-	primary           bool          // that promotion is done
-	voters            *Voters
-	roster            *Roster
-	setID             uint64 // of the last SetSync
-	setFor            uint64 // the token under which it was ordered
-	setAgain          *Sync  // one that failed
+	// Until when commits could wait for another reason than that this machine does not reach its
+	// voters: the cluster was paused, or too few of them were there to replace this primary.
+	excused  time.Duration
+	freed    bool   // no deadline ends it: the guardian has confirmed that
+	mustEnd  bool   // it must be stopped: a promotion or a bind of unknown outcome
+	stuck    bool   // it was told to end, and has not: what ends it waits for its disk
+	promoted uint64 // the token under which its promotion was ordered
+	primary  bool   // that promotion is done
+	voters   *Voters
+	roster   *Roster
+	setID    uint64 // of the last SetSync
+	setFor   uint64 // the token under which it was ordered
+	setAgain *Sync  // one that failed
 }
 
 // watch says whether a server that is to stream has not for too long, and whether it has all the
