@@ -66,7 +66,7 @@ type Agent struct {
 
 	events    chan func()
 	standing  atomic.Bool   // the member is to campaign
-	free      chan struct{} // a value for each term that was given up
+	givenUp   chan struct{} // a value for each term that was
 	silent    atomic.Int32  // how many looks in a row the server has not answered
 	unflushed atomic.Int32  // how many flushes of its WAL in a row did not end in time
 	looks     atomic.Uint64
@@ -105,7 +105,7 @@ type Agent struct {
 func New(cfg Config, session *primacy.Session, store record.Store, supervisor *supervise.Supervisor) (*Agent, error) {
 	name := Prefix + cfg.Cluster
 	a := &Agent{cfg: cfg, session: session, election: session.Election(name), record: record.New(store, name),
-		dir: cfg.Server.Data + ".primacy", events: make(chan func(), 64), free: make(chan struct{}, 1),
+		dir: cfg.Server.Data + ".primacy", events: make(chan func(), 64), givenUp: make(chan struct{}, 1),
 		heard:  map[string]Said{},
 		runner: &runner{supervisor: supervisor, ttl: cfg.TTL}}
 	a.notes.dir, a.notes.answered = a.dir, make(chan struct{}, 1)
@@ -315,7 +315,7 @@ func (a *Agent) own() *core.Term {
 
 // giveUp releases a term that is over, or that the member cannot use, once nothing acts under it.
 func (a *Agent) giveUp(ctx context.Context, useless bool) {
-	if a.term == nil || a.own() != nil && !useless || a.member.Promoted() {
+	if a.term == nil || a.own() != nil && !useless || a.member.MustKeepTerm() {
 		return
 	}
 	term := a.term
@@ -326,7 +326,7 @@ func (a *Agent) giveUp(ctx context.Context, useless bool) {
 		if err := term.Resign(ctx); err != nil {
 			a.cfg.Log.Warn("the term was not given up", "token", term.Token(), "err", err)
 		}
-		a.free <- struct{}{}
+		a.givenUp <- struct{}{}
 	}()
 }
 

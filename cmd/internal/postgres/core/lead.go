@@ -130,13 +130,13 @@ func (m *Member) bootstrap(o Observation) Action {
 		m.broken = "the data directory holds a database, and the store knows no such cluster: is `store` or " +
 			"`cluster` wrong in the file? If not, give an empty directory: primacy makes the first database itself"
 		return nil
-	case !m.born:
+	case !m.ranInitdb:
 		return Initdb{State{Incarnation: m.cfg.Incarnation(), Sealed: m.state.Sealed}}
 	case m.answer == nil:
 		return nil
 	case m.answer.Timeline > 1 && !m.server.primary:
 		// Promoted in a former term, which did not come to write the record.
-		m.born = false
+		m.ranInitdb = false
 		return Stop{}
 	}
 	r := (Record{Seq: 1, Token: o.Own.Token, SystemID: m.state.SystemID, Primary: m.me(), Timeline: 3, Granted: 3,
@@ -156,7 +156,7 @@ func (m *Member) upkeep(o Observation) Action {
 		s.excused = o.Now
 	}
 	switch {
-	case r.Paused != nil && s.freed:
+	case r.Paused != nil && s.lacksDeadline:
 		m.phase, m.why = PhasePaused, r.Paused.String()
 	case r.Paused != nil && o.Instructions.paused() != nil:
 		m.why = "the pause is not complete: waits until no other member stands, and for its guardian"

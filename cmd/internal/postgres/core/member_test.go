@@ -591,7 +591,7 @@ func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 	r.newTerm(2, "c")
 	r.expect("Persist", ok)
 	r.expect("Seal", ok)
-	for range readsAtMost + 1 {
+	for range readTriesAtMost + 1 {
 		r.expect("Read", failed())
 	}
 	r.expect("Stop", ok)
@@ -601,7 +601,7 @@ func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 
 func TestReadsThatSucceedAreNotCounted(t *testing.T) {
 	r := newRig(t)
-	for token := uint64(2); token < 2+readsAtMost+5; token++ {
+	for token := uint64(2); token < 2+readTriesAtMost+5; token++ {
 		r.newTerm(token, "c")
 		r.expect("Persist", ok)
 		if token == 2 {
@@ -961,7 +961,7 @@ func TestAServerThatDoesNotEndKeepsNoTerm(t *testing.T) {
 	}
 	r.o.Own = nil
 	r.expect("Stop", failed())
-	if !r.Promoted() {
+	if !r.MustKeepTerm() {
 		t.Error("it may stand again while its server is there")
 	}
 }
