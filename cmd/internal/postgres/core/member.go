@@ -120,8 +120,8 @@ func (m *Member) Step(o Observation) *Order {
 			m.retry.note(do, d, m.fails, o.Now)
 			m.lives.note(do, d, o.Now)
 			if d.Err != nil {
-				m.why = nameOf(do) + ": " + d.Err.Error()
-			} else if strings.HasPrefix(m.why, nameOf(do)+": ") {
+				m.why = NameOf(do) + ": " + d.Err.Error()
+			} else if strings.HasPrefix(m.why, NameOf(do)+": ") {
 				m.why = "" // it has succeeded now
 			}
 		}
@@ -129,7 +129,7 @@ func (m *Member) Step(o Observation) *Order {
 	m.learn(o)
 	if m.order != nil {
 		if m.Late(o) {
-			m.why = nameOf(m.order.Do) + " has not ended for long: does the disk hang? Another can lead meanwhile"
+			m.why = NameOf(m.order.Do) + " has not ended for long: does the disk hang? Another can lead meanwhile"
 		}
 		// The server must be stopped in time, whatever is under way: also where that waits for a
 		// disk that hangs.
@@ -190,8 +190,8 @@ func (m *Member) learn(o Observation) {
 		return
 	}
 	if wait := m.lives.ended(o.Now); wait > 0 {
-		m.retry[nameOf(Start{})] = o.Now + wait
-		m.why = nameOf(Start{}) + ": the server has ended soon after it, and its log says why"
+		m.retry[NameOf(Start{})] = o.Now + wait
+		m.why = NameOf(Start{}) + ": the server has ended soon after it, and its log says why"
 	}
 	promoted := m.server.promoted
 	m.server = serverRun{needsWAL: m.server.needsWAL}
