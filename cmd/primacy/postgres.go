@@ -16,6 +16,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/record"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
@@ -159,16 +160,15 @@ func (v *postgresVerb) postgresLog() *slog.Logger {
 
 // member is what the file says, as the agent takes it.
 func (v *postgresVerb) member(f *pgfile.File) agent.Config {
-	first := f.Begin()
+	first, login := f.Begin(), libpq.Replication{User: f.ReplicationUser, Passfile: f.Passfile}
 	return agent.Config{
 		Cluster: f.Cluster, Name: f.Name, TTL: f.TTL, LoopWait: f.LoopWait, First: pgconfig.First(f.First),
 		Priority: f.Priority, NoSync: f.NoSync, NoFailover: f.NoFailover, Log: v.postgresLog(),
 		Details: f.API.Listen != "",
 		Server: pgserver.Config{Data: f.Data, Bin: f.Bin, Listen: f.Listen, SocketDir: f.SocketDir,
-			Superuser: f.Superuser, Parameters: first.Parameters,
-			Replication: pgserver.Replication{User: f.ReplicationUser, Passfile: f.Passfile}},
+			Superuser: f.Superuser, Parameters: first.Parameters, Replication: login},
 		Clone: clone.Config{Data: f.Data, Bin: f.Bin, Superuser: f.Superuser, HBA: f.HBA,
-			Replication: clone.Replication{User: f.ReplicationUser, Passfile: f.Passfile}},
+			Replication: login},
 		LastAction: func(lease string, token primacy.Token) *supervise.LastAction {
 			w := lastAction{Lease: lease, ID: f.Name,
 				Message: "primacy: the agent is gone; its server was ended and its lease given up\n"}

@@ -68,7 +68,8 @@ func (c *cluster) check(ctx context.Context) error {
 		tell("release", err, fmt.Sprintf("PostgreSQL %v", v))
 	}
 	tell("socket directory", checkSocketDir(c.file.SocketDir), c.file.SocketDir)
-	tell("passfile", member.Clone.Replication.CheckPassfile(), c.file.Passfile)
+	_, err = member.Clone.Replication.Password()
+	tell("passfile", err, c.file.Passfile)
 	state, err := clone.Look(member.Clone)
 	tell("data directory", err, c.file.Data+": "+map[core.DataState]string{
 		core.DataEmpty:   "empty, will be made or cloned",

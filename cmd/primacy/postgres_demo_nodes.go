@@ -17,6 +17,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgdemo"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/internal/onethread"
@@ -140,7 +141,7 @@ func (d *postgresDemo) examine(bin, pass string) (version string, err error) {
 	n := d.nodes[0]
 	s, err := pgserver.New(pgserver.Config{Data: filepath.Join(n.dir, "data"), Bin: bin,
 		Listen: net.JoinHostPort("127.0.0.1", n.server.Port), SocketDir: n.dir, Superuser: "postgres",
-		Replication: pgserver.Replication{User: "replicator", Passfile: pass}}, pgserver.Exec{})
+		Replication: libpq.Replication{User: "replicator", Passfile: pass}}, pgserver.Exec{})
 	if err != nil {
 		return "", err
 	}

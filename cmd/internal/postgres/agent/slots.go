@@ -2,13 +2,8 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -93,15 +88,7 @@ type slotKeeper struct {
 
 func newSlotKeeper(dir string, now time.Duration) (*slotKeeper, error) {
 	k := &slotKeeper{path: filepath.Join(dir, "slots.json"), seen: map[string]time.Duration{}, made: map[string]bool{}}
-	text, err := os.ReadFile(k.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
-	}
-	if err == nil {
-		if err = json.Unmarshal(text, &k.kept); err != nil {
-			err = fmt.Errorf("%s: %w: remove it", k.path, err)
-		}
-	}
+	_, err := durable.ReadJSON(k.path, &k.kept, "remove it")
 	for _, name := range k.kept {
 		k.seen[name] = now
 	}
@@ -169,10 +156,7 @@ func (k *slotKeeper) note() error {
 	if slices.Equal(names, k.kept) {
 		return nil
 	}
-	text, err := json.Marshal(names)
-	if err == nil {
-		err = durable.Replace(k.path, append(text, '\n'))
-	}
+	err := durable.WriteJSON(k.path, names)
 	if err == nil {
 		k.kept = names
 	}

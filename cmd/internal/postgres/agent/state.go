@@ -2,12 +2,8 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -21,33 +17,19 @@ const stateFile, positionFile = "state.json", "position.json"
 
 // readState returns what the member knew durably; the zero State if it is new.
 func readState(dir string) (s core.State, err error) {
-	if err := readJSON(dir, stateFile, &s); err != nil {
+	const todo = "if another member is the primary, remove the data directory and this file: it is set up anew; " +
+		"if nobody is, remove nothing"
+	if _, err := durable.ReadJSON(filepath.Join(dir, stateFile), &s, todo); err != nil {
 		return s, err
 	}
 	var p position
-	if err := readJSON(dir, positionFile, &p); err != nil {
+	if _, err := durable.ReadJSON(filepath.Join(dir, positionFile), &p, todo); err != nil {
 		return s, err
 	}
 	if p.Incarnation == s.Incarnation {
 		s.Last = p.Position
 	}
 	return s, nil
-}
-
-// readJSON leaves v as it is where there is no such file.
-func readJSON(dir, name string, v any) error {
-	text, err := os.ReadFile(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("%s is damaged: %w; if another member is the primary, remove the data directory and %[1]s: "+
-			"it is set up anew; if nobody is, remove nothing", filepath.Join(dir, name), err)
-	}
-	return nil
 }
 
 // states writes the state. An order that a stop has superseded may still wait for a disk that
@@ -67,17 +49,13 @@ func (w *states) next() func(core.State) error {
 	w.last++
 	number := w.last
 	return func(s core.State) error {
-		text, err := json.Marshal(s)
-		if err != nil {
-			return err
-		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if number < w.done {
 			return errSuperseded
 		}
 		w.done = number
-		return durable.Replace(filepath.Join(w.dir, stateFile), append(text, '\n'))
+		return durable.WriteJSON(filepath.Join(w.dir, stateFile), s)
 	}
 }
 
@@ -103,10 +81,7 @@ func (n *notes) write(p position) error {
 	if p.Position == (core.Position{}) || p.Incarnation == n.last.Incarnation && !n.last.Before(p.Position) {
 		return nil
 	}
-	text, err := json.Marshal(p)
-	if err == nil {
-		err = durable.Replace(filepath.Join(n.dir, positionFile), append(text, '\n'))
-	}
+	err := durable.WriteJSON(filepath.Join(n.dir, positionFile), p)
 	if err == nil {
 		n.last = p
 	}

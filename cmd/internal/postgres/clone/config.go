@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 )
 
 // Config says which directory, and how a new database system is made.
@@ -21,15 +23,9 @@ type Config struct {
 	Bin         string // where PostgreSQL's programs are
 	Folder      string // what lies beside the data directory; empty: Data + ".primacy"
 	Superuser   string
-	Replication Replication
+	Replication libpq.Replication
 	Locale      string   // of a new database system; empty: C
 	HBA         []string // lines of a new one's pg_hba.conf
-}
-
-// Replication is the role as which a standby logs in at its primary.
-type Replication struct {
-	User     string
-	Passfile string // in libpq's format; empty: the role gets no password
 }
 
 var (

@@ -33,5 +33,4 @@
 //	basebackup.go a copy of it
 //	rewind.go     pg_rewind
 //	salvage.go    what a rewind discards; the list of losses
-//	files.go      JSON files, copies
 package clone

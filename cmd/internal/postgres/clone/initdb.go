@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/user"
 	"strings"
 
@@ -60,11 +59,11 @@ func (d *Dir) Initdb(ctx context.Context) (systemID string, err error) {
 // roles returns the statements that make the replication role, each with an empty line after it.
 func (d *Dir) roles() (string, error) {
 	name, login := quoteIdent(d.cfg.Replication.User), ""
-	if file := d.cfg.Replication.Passfile; file != "" {
-		password, err := passwordOf(file, d.cfg.Replication.User)
-		if err != nil {
-			return "", err
-		}
+	password, err := d.cfg.Replication.Password()
+	switch {
+	case err != nil:
+		return "", unfit("passfile: %w", err)
+	case password != "":
 		login = " PASSWORD " + quoteLiteral(password)
 	}
 	var all []string
@@ -109,70 +108,6 @@ func (d *Dir) access() (hba, ident []byte, err error) {
 	fmt.Fprintln(&i, "# Made by primacy: the user that runs it is the superuser.")
 	fmt.Fprintf(&i, "primacy %s %s\n", quoteName(us.Username), super)
 	return h.Bytes(), i.Bytes(), nil
-}
-
-// CheckPassfile says why the passfile is of no use to a member: libpq would ignore it, or it has no
-// password for the role.
-func (r Replication) CheckPassfile() error {
-	if r.Passfile == "" {
-		return nil
-	}
-	_, err := passwordOf(r.Passfile, r.User)
-	return err
-}
-
-// passwordOf returns the password of a role in a file of libpq's format, where each line is
-// host:port:database:user:password. It is an error if there are several.
-func passwordOf(file, role string) (string, error) {
-	info, err := os.Stat(file)
-	if err != nil {
-		return "", unfit("passfile: %w", err)
-	}
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return "", unfit("passfile: others can read %s (mode %04o), and libpq uses no such file: chmod 0600 %[1]s",
-			file, mode)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", unfit("passfile: %w", err)
-	}
-	var found []string
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimRight(line, "\r\n")
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		if f := passFields(line); len(f) == 5 && (f[3] == role || f[3] == "*") && f[4] != "" {
-			found = append(found, f[4])
-		}
-	}
-	if len(found) == 0 {
-		return "", unfit("passfile: %s has no line for user %s: add *:*:*:%[2]s:PASSWORD", file, role)
-	}
-	for _, other := range found[1:] {
-		if other != found[0] {
-			return "", unfit("passfile: %s has several passwords for user %s: a new cluster gives it one", file, role)
-		}
-	}
-	return found[0], nil
-}
-
-// passFields splits a line at its colons. A backslash takes the character after it as it is.
-func passFields(line string) []string {
-	fields := []string{""}
-	for i := 0; i < len(line); i++ {
-		last := &fields[len(fields)-1]
-		switch {
-		case line[i] == '\\' && i+1 < len(line):
-			i++
-			*last += string(line[i])
-		case line[i] == ':' && len(fields) < 5:
-			fields = append(fields, "")
-		default:
-			*last += string(line[i])
-		}
-	}
-	return fields
 }
 
 func quoteIdent(v string) string   { return `"` + strings.ReplaceAll(v, `"`, `""`) + `"` }

@@ -47,13 +47,23 @@ type filesystem struct {
 func (d *Dir) markerPath() string     { return d.folder("unfinished.json") }
 func (d *Dir) filesystemPath() string { return d.folder("filesystem.json") }
 
+// read returns nil where there is no such file. todo is what to do where it is damaged.
+func read[T any](path, todo string) (*T, error) {
+	var v T
+	there, err := durable.ReadJSON(path, &v, todo)
+	switch {
+	case err != nil:
+		return nil, unfit("%w", err)
+	case !there:
+		return nil, nil
+	}
+	return &v, nil
+}
+
 // marker returns nil where there is none.
 func (d *Dir) marker() (*marker, error) {
-	var m marker
-	if ok, err := readJSON(d.markerPath(), &m); !ok || err != nil {
-		return nil, err
-	}
-	return &m, nil
+	return read[marker](d.markerPath(), "if another member is the primary, empty "+d.cfg.Data+
+		" and remove this file; if nobody is, remove nothing")
 }
 
 // mark writes the marker, for the directory as it is now. It is on disk when mark returns.
@@ -62,7 +72,7 @@ func (d *Dir) mark(what, systemID string) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(d.markerPath(), marker{what, time.Now().UTC().Truncate(time.Second), id, systemID})
+	return durable.WriteJSON(d.markerPath(), marker{what, time.Now().UTC().Truncate(time.Second), id, systemID})
 }
 
 // unmark is for a directory that is whole, and on disk.
@@ -82,17 +92,21 @@ func (d *Dir) whole() error {
 	return d.unmark()
 }
 
+// filesystem returns nil where none is written down.
+func (d *Dir) filesystem() (*filesystem, error) {
+	return read[filesystem](d.filesystemPath(), "if the disk of "+d.cfg.Data+" is mounted, remove this file")
+}
+
 // remember writes down on which file system the directory is.
 func (d *Dir) remember() error {
 	id, err := filesystemOf(d.cfg.Data)
 	if err != nil {
 		return err
 	}
-	var had filesystem
-	if ok, err := readJSON(d.filesystemPath(), &had); ok && err == nil && had.ID == id {
+	if had, err := d.filesystem(); err == nil && had != nil && had.ID == id {
 		return nil
 	}
-	return writeJSON(d.filesystemPath(), filesystem{id})
+	return durable.WriteJSON(d.filesystemPath(), filesystem{id})
 }
 
 // Look says what a data directory holds, as [Dir.Look] does, without the lock: another process may
@@ -186,8 +200,8 @@ func (d *Dir) missing() error {
 // where a whole directory was before: most likely that one is not mounted. A database made there
 // would be hidden by the next mount, and fill a small disk.
 func (d *Dir) mounted(path string) error {
-	var had filesystem
-	if ok, err := readJSON(d.filesystemPath(), &had); !ok || err != nil {
+	had, err := d.filesystem()
+	if err != nil || had == nil {
 		return err
 	}
 	if id, err := filesystemOf(path); err != nil {

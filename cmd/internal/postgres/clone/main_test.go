@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 	"github.com/primacy-go/primacy/internal/pgtest"
 	"github.com/primacy-go/primacy/internal/servertest"
 )
@@ -61,7 +62,7 @@ func newNode(t *testing.T) *node {
 	escaped := strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(password)
 	write(t, pass, "# a comment\n*:*:*:other:x\n*:*:*:"+replicator+":"+escaped+"\n")
 	n.open(Config{Data: filepath.Join(home, "data"), Bin: pgtest.Bin(t), Superuser: super,
-		Replication: Replication{User: replicator, Passfile: pass},
+		Replication: libpq.Replication{User: replicator, Passfile: pass},
 		HBA:         []string{"host all all 127.0.0.1/32 scram-sha-256"}})
 	t.Cleanup(func() { n.Close() })
 	return n

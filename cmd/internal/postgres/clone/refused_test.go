@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
 )
 
 // Each of these directories could be somebody's data. All that makes a directory is tried on it,
@@ -55,7 +56,7 @@ func TestNothingOfOthersIsTouched(t *testing.T) {
 			check(n.t, n.Close())
 			n.open(cfg)
 		}, true, false},
-		{"a marker that cannot be read", "cannot be read", func(n *node) {
+		{"a marker that cannot be read", "is damaged", func(n *node) {
 			write(n.t, n.markerPath(), "{")
 		}, true, false},
 		{"another directory under the marker", "is not the directory in which", func(n *node) {
@@ -75,7 +76,7 @@ func TestNothingOfOthersIsTouched(t *testing.T) {
 			m, err := n.marker()
 			check(n.t, err)
 			m.Began = m.Began.Add(time.Hour)
-			check(n.t, writeJSON(n.markerPath(), m))
+			check(n.t, durable.WriteJSON(n.markerPath(), m))
 		}, true, false},
 		{"WAL elsewhere", "is a link to", func(n *node) {
 			check(n.t, n.reinit())
@@ -123,7 +124,7 @@ func TestNothingOfOthersIsTouched(t *testing.T) {
 			if _, err := n.Rewind(ctx, nobody, nil); err == nil {
 				t.Error("rewind: no error")
 			}
-			if err := n.Finish("1"); err != nil && c.reason != "cannot be read" {
+			if err := n.Finish("1"); err != nil && c.reason != "is damaged" {
 				t.Error(err)
 			}
 			if !c.runs {

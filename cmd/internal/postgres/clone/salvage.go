@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -58,12 +59,14 @@ func Lost(folder string) ([]Loss, error) {
 		if strings.HasPrefix(filepath.Base(filepath.Dir(path)), ".") {
 			continue // not whole
 		}
-		var l Loss
-		if _, err := readJSON(path, &l); err != nil {
+		l, err := read[Loss](path, "move it away")
+		if err != nil {
 			return nil, err
 		}
-		l.Dir = filepath.Dir(path)
-		all = append(all, l)
+		if l != nil {
+			l.Dir = filepath.Dir(path)
+			all = append(all, *l)
+		}
 	}
 	slices.SortFunc(all, func(a, b Loss) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Dir, b.Dir)) })
 	return all, nil
@@ -315,7 +318,7 @@ func (l *Loss) save(d *Dir, keep []string) error {
 	if err := copyFile(filepath.Join(unfinished, "pg_control"), d.path("global", "pg_control")); err != nil {
 		return err
 	}
-	err = errors.Join(writeJSON(filepath.Join(unfinished, "loss.json"), l), durable.SyncDir(wal),
+	err = errors.Join(durable.WriteJSON(filepath.Join(unfinished, "loss.json"), l), durable.SyncDir(wal),
 		durable.SyncDir(unfinished))
 	if err != nil {
 		return err
@@ -324,4 +327,19 @@ func (l *Loss) save(d *Dir, keep []string) error {
 		return err
 	}
 	return errors.Join(durable.SyncDir(lost), durable.SyncDir(d.cfg.Folder))
+}
+
+// copyFile makes a durable copy; its name becomes durable with its directory.
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Sync(), out.Close())
 }

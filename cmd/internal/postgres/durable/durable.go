@@ -2,7 +2,9 @@
 package durable
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -25,6 +27,31 @@ func Replace(path string, b []byte) error {
 		return err
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// WriteJSON is [Replace] by v as JSON.
+func WriteJSON(path string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	return Replace(path, append(text, '\n'))
+}
+
+// ReadJSON reads what [WriteJSON] wrote. It says whether the file is there. If not, v stays as it
+// is. todo is what to do where the file is damaged.
+func ReadJSON(path string, v any, todo string) (there bool, err error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return true, err
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return true, fmt.Errorf("%s is damaged: %w: %s", path, err, todo)
+	}
+	return true, nil
 }
 
 // Remove removes a file if it is there. That is on disk when Remove returns nil.

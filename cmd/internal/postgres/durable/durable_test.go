@@ -3,6 +3,7 @@ package durable_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
@@ -39,6 +40,37 @@ func TestReplaceThatFailsLeavesTheOldFile(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
 		t.Errorf("%d files are left", len(entries))
+	}
+}
+
+func TestJSON(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.json")
+	got := map[string]int{"as": 1}
+	if there, err := durable.ReadJSON(path, &got, "remove it"); there || err != nil || got["as"] != 1 {
+		t.Errorf("a file that is missing: %v, %v, %v", got, there, err)
+	}
+	if err := durable.WriteJSON(path, map[string]int{"is": 2}); err != nil {
+		t.Fatal(err)
+	}
+	if there, err := durable.ReadJSON(path, &got, "remove it"); !there || err != nil || got["is"] != 2 {
+		t.Errorf("%v, %v, %v", got, there, err)
+	}
+	if err := durable.WriteJSON(path, func() {}); err == nil {
+		t.Error("a function was written")
+	}
+	for _, text := range []string{"", "{", "[]", "{} {}", "\x00\x00"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		there, err := durable.ReadJSON(path, &got, "remove it")
+		if !there || err == nil || !strings.HasPrefix(err.Error(), path+" is damaged: ") ||
+			!strings.HasSuffix(err.Error(), ": remove it") {
+			t.Errorf("%q: %v, %v", text, there, err)
+		}
+	}
+	// What cannot be read is not missing.
+	if there, err := durable.ReadJSON(filepath.Dir(path), &got, "remove it"); !there || err == nil {
+		t.Errorf("a folder: %v, %v", there, err)
 	}
 }
 

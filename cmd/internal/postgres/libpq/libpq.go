@@ -3,10 +3,12 @@
 package libpq
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +36,30 @@ func String(values map[string]string) string {
 		parts = append(parts, key+"="+Quote(values[key]))
 	}
 	return strings.Join(parts, " ")
+}
+
+// Replication is the role as which a standby logs in at its primary.
+type Replication struct {
+	User     string
+	Passfile string // in libpq's format; empty: the role has no password
+}
+
+// Conninfo is how a walreceiver, pg_basebackup and pg_rewind reach a server: libpq's keywords and
+// values, without dbname. A server that vanishes without a word is noticed within some seconds.
+func (r Replication) Conninfo(host, port, as string) (string, error) {
+	_, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || host == "" || strings.ContainsAny(host, ",\n\x00") {
+		return "", fmt.Errorf("address %q: give one host and a port", net.JoinHostPort(host, port))
+	}
+	values := maps.Clone(Vanished)
+	values["host"], values["port"], values["user"] = host, port, r.User
+	if as != "" {
+		values["application_name"] = as
+	}
+	if r.Passfile != "" {
+		values["passfile"] = r.Passfile
+	}
+	return String(values), nil
 }
 
 // environment is held while libpq's variables are not in it.

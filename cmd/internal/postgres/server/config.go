@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 )
 
 // Config says which server, and what it is to be like.
@@ -27,16 +29,9 @@ type Config struct {
 	SocketDir   string // of the Unix socket, where Superuser is let in
 	HBA         string // empty: pg_hba.conf in Data
 	Superuser   string
-	Replication Replication
+	Replication libpq.Replication
 	Parameters  map[string]string // of PostgreSQL, those that are the user's to choose
 	Output      *os.File          // what the postmaster prints; nil: our standard error
-}
-
-// Replication says how a standby logs in at its primary.
-type Replication struct {
-	User     string
-	Passfile string            // in libpq's format; empty: none
-	Extra    map[string]string // other keys of a connection string, such as sslmode
 }
 
 // Errors of [New], [Server.Examine] and what calls it, for errors.Is.

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/pgtest"
@@ -93,7 +94,7 @@ func newNode(t *testing.T, name string) *node {
 	port := servertest.FreePort(t)
 	n := &node{t: t, name: name, dir: dir, port: port, runner: server.Exec{}, cfg: server.Config{
 		Data: data, Bin: bin, Listen: net.JoinHostPort("127.0.0.1", port), SocketDir: dir, Superuser: "postgres",
-		Replication: server.Replication{User: "postgres"}, Output: log,
+		Replication: libpq.Replication{User: "postgres"}, Output: log,
 		Parameters: map[string]string{"shared_buffers": "16MB"},
 	}}
 	n.anew()

@@ -5,16 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
-	"github.com/primacy-go/primacy/cmd/internal/postgres/libpq"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
 )
 
@@ -64,25 +60,6 @@ func (s *Server) connection(u Upstream) (string, error) {
 		return "", err
 	}
 	return s.cfg.Replication.Conninfo(u.Host, u.Port, u.As)
-}
-
-// Conninfo is how a walreceiver, pg_basebackup and pg_rewind reach a server: libpq's keywords and
-// values, without dbname. A server that vanishes without a word is noticed within some seconds.
-func (r Replication) Conninfo(host, port, as string) (string, error) {
-	_, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || host == "" || strings.ContainsAny(host, ",\n\x00") {
-		return "", fmt.Errorf("address %q: give one host and a port", net.JoinHostPort(host, port))
-	}
-	values := maps.Clone(libpq.Vanished)
-	maps.Copy(values, r.Extra)
-	values["host"], values["port"], values["user"] = host, port, r.User
-	if as != "" {
-		values["application_name"] = as
-	}
-	if r.Passfile != "" {
-		values["passfile"] = r.Passfile
-	}
-	return libpq.String(values), nil
 }
 
 // Seal makes the standby stop listening to any primary, durably, and returns nil when it has: no
