@@ -165,16 +165,13 @@ func (a *Agent) sawRecord(rec *core.Record, token, number uint64) {
 	}
 }
 
-// newest returns the largest token that was seen.
+// newest returns the largest token that was seen, but for the record's.
 func (a *Agent) newest() uint64 {
-	var t uint64
-	if a.seen.Line != nil {
-		t = a.seen.Line.Token
-	}
+	var own uint64
 	if a.term != nil {
-		t = max(t, uint64(a.term.Token()))
+		own = uint64(a.term.Token())
 	}
-	return t
+	return core.Newest(a.seen.Line, nil, own)
 }
 
 // lookAgain looks at the server again and again.

@@ -107,17 +107,21 @@ type Request struct {
 
 // newest returns the largest token that is known.
 func (o Observation) newest() uint64 {
-	var t uint64
-	if o.Line != nil {
-		t = o.Line.Token
+	if o.Own == nil {
+		return Newest(o.Line, o.Record, 0)
 	}
-	if o.Own != nil {
-		t = max(t, o.Own.Token)
+	return Newest(o.Line, o.Record, o.Own.Token)
+}
+
+// Newest returns the largest token of these. The line and the record may be nil, own 0.
+func Newest(l *Line, r *Record, own uint64) uint64 {
+	if l != nil {
+		own = max(own, l.Token)
 	}
-	if o.Record != nil {
-		t = max(t, o.Record.Token)
+	if r != nil {
+		own = max(own, r.Token)
 	}
-	return t
+	return own
 }
 
 // hides says whether the line shows another answer of a member than this one.
