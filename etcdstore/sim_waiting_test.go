@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -131,6 +132,79 @@ func TestSimulatedAWatchFollowsTheCalls(t *testing.T) {
 		}
 		if took := (<-at).Sub(begun); took > 200*time.Millisecond {
 			t.Errorf("seed 1: held %v after the release, want 0.2 s at most", took)
+		}
+	})
+}
+
+// TestSimulatedCallsUnderWayLeaveASilentMember: a call finds out that a member has fallen silent.
+// One that is under way there does not wait for its own limit.
+func TestSimulatedCallsUnderWayLeaveASilentMember(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		silent := another(c)
+		s, _ := gatedAt(t, c, 0, silent)
+		claimed(t, granted(t, s, "a", time.Minute), "x")
+		c.Hold(0, silent, true, true)
+		c.Hold(0, silent, false, true)
+		begun, told := time.Now(), make(chan time.Duration, 1)
+		go func() {
+			if _, err := s.Line(ending(t, time.Minute), "x"); err != nil {
+				t.Errorf("seed 1: Line: %v", err)
+			}
+			told <- time.Since(begun)
+		}()
+		if _, err := s.Line(ending(t, 300*time.Millisecond), "x"); err == nil {
+			t.Error("seed 1: the silent member has answered")
+		}
+		if took := <-told; took > time.Second {
+			t.Errorf("seed 1: the other call took %v, want 1 s at most", took)
+		}
+	})
+}
+
+// TestSimulatedASlowCallIsLeftAlone: one call of two blames a member, which answers another call
+// after that. So it lives, and the slow one is not made twice.
+func TestSimulatedASlowCallIsLeftAlone(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, another(c))
+		claimed(t, granted(t, s, "a", time.Minute), "x")
+		takes := map[string]time.Duration{"slow": 1500 * time.Millisecond, "cut": 400 * time.Millisecond,
+			"answered": 400 * time.Millisecond}
+		var made atomic.Int64
+		g.set(func() {
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				r, ok := req.(*pb.RangeRequest)
+				if !ok {
+					return do(ctx)
+				}
+				for name, d := range takes {
+					if !bytes.Contains(r.Key, []byte(name)) {
+						continue
+					}
+					if name == "slow" {
+						made.Add(1)
+					}
+					if err := storeutil.Sleep(ctx, d); err != nil {
+						return status.FromContextError(err).Err()
+					}
+				}
+				return do(ctx)
+			}
+		})
+		var all sync.WaitGroup
+		for name := range takes {
+			limit := time.Minute
+			if name == "cut" {
+				limit = 300 * time.Millisecond
+			}
+			all.Go(func() {
+				if _, err := s.Line(ending(t, limit), name); (err != nil) != (name == "cut") {
+					t.Errorf("seed 1: Line of %s: %v", name, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := made.Load(); n != 1 {
+			t.Errorf("seed 1: the slow call was made %d times, want 1", n)
 		}
 	})
 }

@@ -149,9 +149,13 @@ func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx c
 	}
 	actx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	defer context.AfterFunc(w.ctx, cancel)()
+	defer context.AfterFunc(conn.life, cancel)()
 	start := time.Now() // on the clock that ctx runs on, which stands still while the machine is suspended
-	switch err = do(actx, conn); {
+	err = do(actx, conn)
+	if err != nil && actx.Err() == context.Canceled && ctx.Err() == nil && w.ctx.Err() == nil {
+		err = status.Error(codes.DeadlineExceeded, "the member is silent") // as if the limit were over
+	}
+	switch {
 	case err == nil:
 		w.Members.alive(conn)
 	case innocent == nil || !innocent(err):

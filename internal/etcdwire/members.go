@@ -1,6 +1,7 @@
 package etcdwire
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,12 +19,16 @@ const (
 	// BlameAfter is how long a member must be silent before a call that ends blames it. A caller
 	// with a shorter deadline says nothing about the member.
 	BlameAfter = 200 * time.Millisecond
+	// lastSign is how long a member that all calls have left may give no sign until the calls that
+	// are still under way there end too. Without that each would wait for its whole CallLimit.
+	lastSign = 300 * time.Millisecond
 )
 
 // Members is the cluster's members. All calls go to one of them, and when it fails everybody moves
 // on: with a balancer, one frozen member of three would swallow every third call.
 type Members struct {
 	client *clientv3.Client
+	ctx    context.Context // ends with the Wire
 	// Called when calls go to another member from now on, without the lock. Nil: nobody asks.
 	moved func()
 
@@ -38,6 +43,8 @@ type Members struct {
 type member struct {
 	endpoint string
 	conn     *grpc.ClientConn
+	life     context.Context // ends the calls on conn
+	end      context.CancelFunc
 	failed   time.Time // when it failed last; zero: never
 	stale    bool      // it failed since it was dialled
 	heard    time.Time // when it answered last
@@ -47,6 +54,7 @@ type member struct {
 type MemberConn struct {
 	*member
 	Conn *grpc.ClientConn
+	life context.Context // ends where all others have left the member, and it is silent
 }
 
 // Host returns the endpoint as people write it.
@@ -89,7 +97,7 @@ func (ms *Members) sync() {
 // retire closes a member's connection once every call on it has had its time. The caller holds the
 // lock.
 func (ms *Members) retire(m *member) {
-	conn := m.conn
+	conn, end := m.conn, m.end
 	if m.conn = nil; conn == nil {
 		return
 	}
@@ -100,6 +108,7 @@ func (ms *Members) retire(m *member) {
 		ms.mu.Lock()
 		delete(ms.retired, conn)
 		ms.mu.Unlock()
+		end()
 		conn.Close()
 	})
 }
@@ -129,8 +138,9 @@ func (ms *Members) link(m *member) (MemberConn, error) {
 			return MemberConn{}, fmt.Errorf("etcd %s: dial: %w", HostOf(m.endpoint), err)
 		}
 		m.conn, m.stale = conn, false
+		m.life, m.end = context.WithCancel(ms.ctx)
 	}
-	return MemberConn{m, m.conn}, nil
+	return MemberConn{m, m.conn, m.life}, nil
 }
 
 // FailOver moves all calls from a member that failed to the one whose last failure is longest ago.
@@ -152,10 +162,19 @@ func (ms *Members) leave(l MemberConn) bool {
 		return false // somebody else moved on already
 	}
 	m := ms.other(l.member)
-	if m != nil {
-		ms.current = m
+	if m == nil {
+		return false
 	}
-	return m != nil
+	ms.current = m
+	left, end := l.failed, l.member.end
+	time.AfterFunc(lastSign, func() {
+		ms.mu.Lock()
+		defer ms.mu.Unlock()
+		if l.member.conn == l.Conn && l.heard.Before(left) {
+			end()
+		}
+	})
+	return true
 }
 
 // other returns another member than m, the one whose last failure is longest ago; nil if there is

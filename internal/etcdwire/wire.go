@@ -53,6 +53,7 @@ type Wire struct {
 func New(client *clientv3.Client, prefix string) *Wire {
 	w := &Wire{client: client, Members: Members{client: client}, opening: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.Members.ctx = w.ctx
 	w.Hub = newHub(w, prefix)
 	w.Members.moved = w.Hub.rouse // its stream may be at the member that was left
 	w.opening <- struct{}{}

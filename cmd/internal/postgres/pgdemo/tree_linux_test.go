@@ -2,6 +2,7 @@ package pgdemo
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -57,10 +58,24 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
+// sleepers returns how many in the tree run sleep.
+func sleepers(root int) (n int) {
+	for _, p := range tree(root) {
+		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid)); string(name) == "sleep\n" {
+			n++
+		}
+	}
+	return n
+}
+
 func TestATreeIsFrozenThawedAndKilledWhole(t *testing.T) {
 	root, all := family(t)
 	tree := TreeOf(root.Process.Pid)
-	eventually(t, "the fourth process runs", func() bool { return len(tree.freeze()) == 4 || tree.Thaw() < 0 })
+	// Before: a shell that waits until its child has begun another program cannot be suspended.
+	eventually(t, "both programs run", func() bool { return sleepers(root.Process.Pid) == 2 })
+	if n := tree.Freeze(); n != 4 {
+		t.Errorf("froze %d, want 4", n)
+	}
 	for _, pid := range all {
 		if s := stateOf(pid); s != "T" {
 			t.Errorf("%d is in state %q after Freeze", pid, s)
