@@ -38,7 +38,7 @@ func (r *rig) lost() {
 func TestAPausedPrimaryOutlivesItsTerm(t *testing.T) {
 	r := newRig(t)
 	r.paused()
-	if r.Promoted() != false {
+	if r.MustKeepTerm() != false {
 		t.Error("its term is not given up")
 	}
 	r.lost()
@@ -62,7 +62,7 @@ func TestAPausedPrimaryOutlivesItsTerm(t *testing.T) {
 	if w := r.expect("Write", ok).(Write).Record; w.Paused != nil {
 		t.Fatalf("the record is %+v", w)
 	}
-	if !r.Promoted() {
+	if !r.MustKeepTerm() {
 		t.Error("its term can be given up while its server runs")
 	}
 	r.expect("Persist", ok)

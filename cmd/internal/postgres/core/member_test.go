@@ -505,6 +505,8 @@ func TestAPrimaryThatHangsOrIsCutOffStops(t *testing.T) {
 	r.o.Record.Needed = 1
 	r.o.Server.Waiting = 3 * time.Second
 	r.o.Settings.DropAfter = time.Hour
+	r.expect("", ok)
+	r.o.Now += r.o.Settings.StallAfter
 	r.expect("Stop", ok)
 
 	// c lives, and must be rewound before it can stream: that needs a primary that stays.
@@ -526,6 +528,33 @@ func TestAPrimaryThatHangsOrIsCutOffStops(t *testing.T) {
 	r.o.Server.Waiting = time.Hour
 	r.o.Settings.DropAfter = 2 * time.Hour
 	r.expect("", ok)
+	r.o.Now += r.o.Settings.StallAfter
+	r.expect("", ok)
+}
+
+// Commits that have waited for the first voter are acknowledged in a moment.
+func TestTheFirstVoterIsNoStall(t *testing.T) {
+	r := newRig(t)
+	r.o.Record.Voters, r.o.Record.Needed = []Identity{id("b")}, 1
+	r.newTerm(2, "b")
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.expect("Write", ok)
+	r.expect("SetSync", ok)
+	r.expect("Bind", ok)
+	r.expect("Promote", ok)
+	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
+	r.expect("Persist", ok)
+	r.o.Server.Waiting = time.Hour
+	r.expect("", ok)
+	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
+	r.expect("Write", ok)
+	if s := r.expect("SetSync", ok).(SetSync).Sync; s.String() != "any 1 of c@1" {
+		t.Fatalf("the SSN is %v", s)
+	}
+	r.o.Now += r.o.Settings.StallAfter
+	r.expect("Stop", ok) // c does not acknowledge, though it lives
 }
 
 func TestBeforeARewindTheIncarnationChanges(t *testing.T) {
@@ -562,7 +591,7 @@ func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 	r.newTerm(2, "c")
 	r.expect("Persist", ok)
 	r.expect("Seal", ok)
-	for range readsAtMost + 1 {
+	for range readTriesAtMost + 1 {
 		r.expect("Read", failed())
 	}
 	r.expect("Stop", ok)
@@ -572,7 +601,7 @@ func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 
 func TestReadsThatSucceedAreNotCounted(t *testing.T) {
 	r := newRig(t)
-	for token := uint64(2); token < 2+readsAtMost+5; token++ {
+	for token := uint64(2); token < 2+readTriesAtMost+5; token++ {
 		r.newTerm(token, "c")
 		r.expect("Persist", ok)
 		if token == 2 {
@@ -932,7 +961,7 @@ func TestAServerThatDoesNotEndKeepsNoTerm(t *testing.T) {
 	}
 	r.o.Own = nil
 	r.expect("Stop", failed())
-	if !r.Promoted() {
+	if !r.MustKeepTerm() {
 		t.Error("it may stand again while its server is there")
 	}
 }

@@ -132,13 +132,10 @@ func (o Observation) leads() bool {
 	return o.Line != nil && o.Line.Leader == o.Record.Primary.Name && o.Line.Token == o.Record.Token
 }
 
-// stalled says whether commits wait for voters who stand in the election and could stream: they
-// live, and this machine does not reach them. One that must be rewound first cannot, and needs a
-// primary that stays.
-func (o Observation) stalled(w *Roster) bool {
-	if o.Server.Waiting < o.Settings.StallAfter || o.Settings.StallAfter == 0 {
-		return false
-	}
+// replaceable says whether so many voters stand in the election and could stream that another can
+// be promoted: they live, and if commits wait, this machine does not reach them. One that must be
+// rewound first cannot stream, and needs a primary that stays.
+func (o Observation) replaceable(w *Roster) bool {
 	alive := 0
 	for _, v := range o.Record.Voters {
 		stands := slices.ContainsFunc(o.Line.members(), func(x Standing) bool { return x.Name == v.Name })
