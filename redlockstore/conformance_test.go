@@ -41,7 +41,7 @@ func open(t testing.TB, c redlockstore.Config) *redlockstore.Store {
 
 func bare(t testing.TB, c redlockstore.Config) *redlockstore.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := redlockstore.Open(ctx, c)
 	if err != nil {

@@ -110,19 +110,19 @@ func TestAMinorityMayFail(t *testing.T) {
 			if _, err := wait(t, b, q, time.Minute); err != nil {
 				t.Fatalf("Wait: %v", err)
 			}
-			begun := time.Now()
-			const n = 50
-			for i := range n {
-				name := fmt.Sprint("y", i)
+			least := time.Hour
+			for i := range 50 {
+				begun, name := time.Now(), fmt.Sprint("y", i)
 				if err := b.Release(limited(t, 30*time.Second), claim(t, b, name)); err != nil {
 					t.Fatal(err)
 				}
 				if err := renew(t, b); err != nil {
 					t.Fatal(err)
 				}
+				least = min(least, time.Since(begun))
 			}
-			if took := time.Since(begun) / n; took > 400*time.Millisecond { // each call that waits for the silent takes 500
-				t.Errorf("claim, release and renewal took %v beside a silent minority", took)
+			if least > 400*time.Millisecond { // each call that waits for the silent takes 500
+				t.Errorf("claim, release and renewal took %v and more beside a silent minority", least)
 			}
 		})
 	}

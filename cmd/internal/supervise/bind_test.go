@@ -302,16 +302,23 @@ func TestALateBindChangesNothing(t *testing.T) {
 // A command that has its stop signal is not revived by another deadline: its guardian refuses.
 func TestBindWhileStopping(t *testing.T) {
 	s := newSupervisor(t)
-	c := command("trap 'echo told' TERM; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace, c.Margin = boottime.Now()+2*time.Second, 1900*time.Millisecond, 500*time.Millisecond
+	ready := filepath.Join(t.TempDir(), "ready")
+	c := command("trap 'echo told' TERM; : > " + ready + "; while :; do sleep 0.01; done")
+	c.Deadline, c.Grace, c.Margin = boottime.Now()+4*time.Second, 2500*time.Millisecond, 500*time.Millisecond
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	c.Stdout = w
+	defer w.Close()
 	p := start(t, s, c)
 	w.Close()
+	eventually(t, "the shell has its trap", func() bool {
+		p.Extend(boottime.Now() + 4*time.Second)
+		_, err := os.Stat(ready)
+		return err == nil
+	})
 	if _, err := r.Read(make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}

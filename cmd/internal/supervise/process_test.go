@@ -125,9 +125,17 @@ func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 
 func TestToldBeforeTheDeadline(t *testing.T) {
 	s := newSupervisor(t)
-	c := command("trap 'exit 5' TERM; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace = boottime.Now()+3*time.Second, 2*time.Second
-	got := start(t, s, c).Wait()
+	ready := filepath.Join(t.TempDir(), "ready")
+	c := command("trap 'exit 5' TERM; : > " + ready + "; while :; do sleep 0.01; done")
+	c.Deadline, c.Grace = boottime.Now()+5*time.Second, 2*time.Second
+	p := start(t, s, c)
+	eventually(t, "the shell has its trap", func() bool {
+		c.Deadline = boottime.Now() + 5*time.Second
+		p.Extend(c.Deadline)
+		_, err := os.Stat(ready)
+		return err == nil
+	})
+	got := p.Wait()
 	if want := (Status{Code: 5, Cause: CauseDeadline}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

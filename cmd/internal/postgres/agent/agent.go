@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -70,7 +69,7 @@ type Agent struct {
 
 	events    chan func()
 	standing  atomic.Bool   // the member is to campaign
-	free      chan struct{} // a value for each term that was given up
+	givenUp   chan struct{} // a value for each term that was
 	silent    atomic.Int32  // how many looks in a row the server has not answered
 	unflushed atomic.Int32  // how many flushes of its WAL in a row did not end in time
 	looks     atomic.Uint64
@@ -89,8 +88,7 @@ type Agent struct {
 	term    *primacy.Term
 	lease   string // of this member's claim, as the last state of the election has it
 	left    left
-	asked   *core.Request
-	askedAt time.Duration
+	asked   *asked             // to end the term; nil: nobody has
 	cancel  context.CancelFunc // ends the order under way
 	copied  core.Identity      // whose data that order copies
 	done    []core.Done
@@ -109,7 +107,7 @@ type Agent struct {
 func New(cfg Config, session *primacy.Session, store record.Store, supervisor *supervise.Supervisor) (*Agent, error) {
 	name := Prefix + cfg.Cluster
 	a := &Agent{cfg: cfg, session: session, election: session.Election(name), record: record.New(store, name),
-		dir: cfg.Server.Data + ".primacy", events: make(chan func(), 64), free: make(chan struct{}, 1),
+		dir: cfg.Server.Data + ".primacy", events: make(chan func(), 64), givenUp: make(chan struct{}, 1),
 		heard:  map[string]Said{},
 		runner: &runner{supervisor: supervisor, ttl: cfg.TTL}}
 	a.notes.dir, a.notes.answered = a.dir, make(chan struct{}, 1)
@@ -245,7 +243,7 @@ func (a *Agent) step(ctx context.Context) {
 	o = a.common.decided(o)
 	a.leaveBehind()
 	o.Own = a.own()
-	o.Request = a.asked
+	o.Request = a.request()
 	o.Done, a.done = a.done, nil
 	order := a.member.Step(o)
 	a.report()
@@ -311,21 +309,33 @@ func (a *Agent) own() *core.Term {
 		if !errors.As(cause, &end) || end.By == "" {
 			return nil
 		}
-		a.asked, a.askedAt = &core.Request{Switchover: true, To: end.To}, boottime.Now()
-	}
-	if a.asked != nil { // one that cannot be met is tried again each second, and at last for any other member
-		waited := boottime.Now() - a.askedAt
-		a.asked.ID = uint64(waited/time.Second) + 1
-		if waited > askedLimit {
-			a.asked.To = ""
-		}
+		a.asked = &asked{end.To, boottime.Now()}
 	}
 	return &core.Term{Token: uint64(a.term.Token()), Remaining: a.term.Remaining()}
 }
 
+// asked is that somebody asked to end the term.
+type asked struct {
+	to string // for that member; may be empty
+	at time.Duration
+}
+
+// request is what was asked, for core. One that cannot be met is tried again each second, and at
+// last for any other member.
+func (a *Agent) request() *core.Request {
+	if a.asked == nil {
+		return nil
+	}
+	waited, to := boottime.Now()-a.asked.at, a.asked.to
+	if waited > askedLimit {
+		to = ""
+	}
+	return &core.Request{ID: uint64(waited/time.Second) + 1, Switchover: true, To: to}
+}
+
 // giveUp releases a term that is over, or that the member cannot use, once nothing acts under it.
 func (a *Agent) giveUp(ctx context.Context, useless bool) {
-	if a.term == nil || a.own() != nil && !useless || a.member.Promoted() {
+	if a.term == nil || a.own() != nil && !useless || a.member.MustKeepTerm() {
 		return
 	}
 	term := a.term
@@ -336,7 +346,7 @@ func (a *Agent) giveUp(ctx context.Context, useless bool) {
 		if err := term.Resign(ctx); err != nil {
 			a.cfg.Log.Warn("the term was not given up", "token", term.Token(), "err", err)
 		}
-		a.free <- struct{}{}
+		a.givenUp <- struct{}{}
 	}()
 }
 
@@ -362,7 +372,7 @@ func seqOf(r *core.Record) uint64 {
 }
 
 func describe(do core.Action) string {
-	name := strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", do), "core."))
+	name := core.NameOf(do)
 	switch do := do.(type) {
 	case core.Follow:
 		return name + " " + do.Primary.Name

@@ -14,13 +14,13 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// lookLimit is how long the server may take to answer one look. One that takes longer three times
-// in a row hangs.
+// lookLimit is how long the server may take to answer one look. One that takes longer in hangTries
+// looks in a row hangs.
 const lookLimit = time.Second
 
 // A primary's WAL is flushed in each flushEvery-th look, about once a second, and at once again
-// after a try that took longer than lookLimit. The disk hangs when flushTries in a row have.
-const flushEvery, flushTries = 10, 3
+// after a try that took longer than lookLimit. The disk hangs when hangTries in a row have.
+const flushEvery, hangTries = 10, 3
 
 // followLine tells the loop each change of the election.
 func (a *Agent) followLine(ctx context.Context) {
@@ -165,16 +165,13 @@ func (a *Agent) sawRecord(rec *core.Record, token, number uint64) {
 	}
 }
 
-// newest returns the largest token that was seen.
+// newest returns the largest token that was seen, but for the record's.
 func (a *Agent) newest() uint64 {
-	var t uint64
-	if a.seen.Line != nil {
-		t = a.seen.Line.Token
-	}
+	var own uint64
 	if a.term != nil {
-		t = max(t, uint64(a.term.Token()))
+		own = uint64(a.term.Token())
 	}
-	return t
+	return core.Newest(a.seen.Line, nil, own)
 }
 
 // lookAgain looks at the server again and again.
@@ -256,7 +253,7 @@ func (a *Agent) ask(ctx context.Context) (s seenServer) {
 	}
 	s.server.Running, s.process = true, p
 	if !answered {
-		s.server.Hung = a.silent.Add(1) >= 3
+		s.server.Hung = a.silent.Add(1) >= hangTries
 		return s
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
@@ -269,7 +266,7 @@ func (a *Agent) ask(ctx context.Context) (s seenServer) {
 	case err != nil && ctx.Err() == nil: // it answers, if only that it cannot
 		return s
 	case err != nil:
-		s.server.Hung = a.silent.Add(1) >= 3
+		s.server.Hung = a.silent.Add(1) >= hangTries
 		return s
 	}
 	a.silent.Store(0)
@@ -315,7 +312,7 @@ func (a *Agent) flush(ctx context.Context) (upto core.LSN, hangs bool) {
 		a.unflushed.Store(0)
 		return upto, false
 	}
-	return 0, a.unflushed.Add(1) >= flushTries
+	return 0, a.unflushed.Add(1) >= hangTries
 }
 
 func (a *Agent) sawProof(p *proof, at core.LSN) {

@@ -52,17 +52,23 @@ func (a *Agent) action(work context.Context, order *core.Order, o core.Observati
 			return a.claim.tell(ctx)
 		})
 	case core.Follow:
-		me := core.Identity{Name: a.cfg.Name, Incarnation: a.member.State().Incarnation}
-		address := a.heard[do.Primary.Name].Address
-		return plain(func(ctx context.Context) error { return a.follow(ctx, address, me) })
+		return a.follow(do.Primary)
 	case core.Initdb:
 		return a.initdb(do, keep)
 	case core.Clone:
-		address := a.heard[o.Record.Primary.Name].Address
-		return plain(func(ctx context.Context) error { return a.clone(ctx, do.State, address, keep) })
+		return a.fromPrimary(*o.Record, func(ctx context.Context, from clone.Source) error {
+			if err := keep(do.State); err != nil {
+				return err
+			}
+			return a.disk.Clone(ctx, from, progress(a.cfg.Log, "clone"))
+		})
 	case core.Rewind:
-		address := a.heard[o.Record.Primary.Name].Address
-		return plain(func(ctx context.Context) error { return a.rewind(ctx, do.State, address, keep) })
+		return a.fromPrimary(*o.Record, func(ctx context.Context, from clone.Source) error {
+			if err := keep(do.State); err != nil {
+				return err
+			}
+			return a.rewind(ctx, from)
+		})
 	case core.Write:
 		return a.write(work, do.Record, o.Own.Token)
 	case core.SetSync:
@@ -72,11 +78,9 @@ func (a *Agent) action(work context.Context, order *core.Order, o core.Observati
 	case core.Unbind: // it still ends with this process
 		return limited(a.cfg.TTL, func(ctx context.Context) error { return a.runner.process().Unbind(ctx) })
 	case core.Reinit:
-		from, err := a.source(a.heard[o.Record.Primary.Name].Address, core.State{SystemID: o.Record.SystemID})
-		return limited(reinitLimit, func(ctx context.Context) error {
-			if err != nil {
-				return err
-			}
+		return a.fromPrimary(*o.Record, func(ctx context.Context, from clone.Source) error {
+			ctx, cancel := context.WithTimeout(ctx, reinitLimit)
+			defer cancel()
 			return a.disk.Reinit(ctx, from)
 		})
 	case core.Promote:
@@ -136,16 +140,25 @@ func (a *Agent) readPosition(ctx context.Context) (d core.Done) {
 	return core.Done{Err: err, Position: at.Position, Complete: at.Complete}
 }
 
-func (a *Agent) follow(ctx context.Context, address string, me core.Identity) error {
+// address returns where a member's PostgreSQL listens, as it says itself.
+func (a *Agent) address(name string) (host, port string, err error) {
+	address := a.heard[name].Address
 	if address == "" {
-		return errUnknownMember
+		return "", "", errUnknownMember
 	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return err
-	}
-	return a.server.Follow(ctx, server.Upstream{Host: host, Port: port, As: me.String(),
-		Slot: server.SlotName(a.cfg.Name)})
+	return net.SplitHostPort(address)
+}
+
+func (a *Agent) follow(primary core.Identity) func(context.Context) core.Done {
+	me := core.Identity{Name: a.cfg.Name, Incarnation: a.member.State().Incarnation}
+	host, port, err := a.address(primary.Name)
+	return plain(func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		return a.server.Follow(ctx, server.Upstream{Host: host, Port: port, As: me.String(),
+			Slot: server.SlotName(a.cfg.Name)})
+	})
 }
 
 func (a *Agent) initdb(do core.Initdb, keep func(core.State) error) func(context.Context) core.Done {
@@ -160,43 +173,28 @@ func (a *Agent) initdb(do core.Initdb, keep func(core.State) error) func(context
 	}
 }
 
-func (a *Agent) clone(ctx context.Context, state core.State, address string, keep func(core.State) error) error {
-	from, err := a.source(address, state)
+// fromPrimary carries out an order that needs the record's primary as a source.
+func (a *Agent) fromPrimary(r core.Record, do func(context.Context, clone.Source) error,
+) func(context.Context) core.Done {
+	host, port, err := a.address(r.Primary.Name)
+	from := clone.Source{SystemID: r.SystemID}
 	if err == nil {
-		err = keep(state)
+		from.Conninfo, err = a.cfg.Server.Replication.Conninfo(host, port, "")
 	}
-	if err != nil {
-		return err
-	}
-	return a.disk.Clone(ctx, from, progress(a.cfg.Log, "clone"))
+	return plain(func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		return do(ctx, from)
+	})
 }
 
-func (a *Agent) rewind(ctx context.Context, state core.State, address string, keep func(core.State) error) error {
-	from, err := a.source(address, state)
-	if err == nil {
-		err = keep(state)
-	}
-	if err != nil {
-		return err
-	}
+func (a *Agent) rewind(ctx context.Context, from clone.Source) error {
 	loss, err := a.disk.Rewind(ctx, from, progress(a.cfg.Log, "rewind"))
 	if loss != nil {
 		a.cfg.Log.Warn("WAL of this member was discarded", "loss", loss)
 	}
 	return err
-}
-
-// source is the primary, by its own address.
-func (a *Agent) source(address string, state core.State) (clone.Source, error) {
-	if address == "" {
-		return clone.Source{}, errUnknownMember
-	}
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return clone.Source{}, err
-	}
-	conninfo, err := a.cfg.Server.Replication.Conninfo(host, port, "")
-	return clone.Source{Conninfo: conninfo, SystemID: state.SystemID}, err
 }
 
 func progress(log *slog.Logger, what string) func(string) {

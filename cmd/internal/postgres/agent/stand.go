@@ -58,7 +58,7 @@ func (a *Agent) lead(ctx context.Context, term *primacy.Term) {
 	}
 	a.send(ctx, func() {}) // the loop looks
 	select {
-	case <-a.free:
+	case <-a.givenUp:
 	case <-ctx.Done():
 	}
 }

@@ -72,8 +72,14 @@ func TestACloneFollowsAndAFormerPrimaryIsRewound(t *testing.T) {
 	b.stop(syscall.SIGINT)
 	b.start()
 	write(t, b.path("pg_wal", "00000002.history"), "# nobody wrote on timeline 2\n") // as server.Promote does
-	checkpointer, err := strconv.Atoi(b.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"))
-	check(t, err)
+	checkpointer := 0
+	b.eventually("has a checkpointer", func() (err error) {
+		var pid string
+		if pid, err = b.try("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"); err == nil {
+			checkpointer, err = strconv.Atoi(pid)
+		}
+		return err
+	})
 	check(t, syscall.Kill(checkpointer, syscall.SIGSTOP)) // it writes none on the new timeline until it is thawed
 	b.sql("SELECT pg_promote(true, 60)")
 	b.sql("INSERT INTO rows VALUES (10)")
@@ -182,8 +188,14 @@ func TestAServerPromotedByHandIsRewound(t *testing.T) {
 	a.start()
 	must(t, "clone", func(ctx context.Context) error { return b.Clone(ctx, a.source(""), nil) })
 	b.follow(a)
-	checkpointer, err := strconv.Atoi(b.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"))
-	check(t, err)
+	checkpointer := 0
+	b.eventually("has a checkpointer", func() (err error) {
+		var pid string
+		if pid, err = b.try("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"); err == nil {
+			checkpointer, err = strconv.Atoi(pid)
+		}
+		return err
+	})
 	check(t, syscall.Kill(checkpointer, syscall.SIGSTOP))
 	b.sql("SELECT pg_promote(true, 60)")
 	b.sql("CREATE TABLE by_hand (n int)")

@@ -16,14 +16,14 @@ func (m *Member) prepare(o Observation) (do Action, wait bool) {
 		return nil, false
 	case !o.Server.Running:
 		m.phase = PhaseStopped
-		m.strays = m.strays || m.state.ByHand
-		if m.strays && !m.mustNotFollow(o) && o.Own == nil {
+		m.mustRewind = m.mustRewind || m.state.ByHand
+		if m.mustRewind && !m.mustNotFollow(o) && o.Own == nil {
 			if !o.leads() {
 				return nil, true
 			}
 			// It did not help: the primary lacks WAL that the data need. They are copied anew,
 			// unasked, but not while a failover may need them.
-			if m.rewound == o.Record.Token && !o.Record.votes(m.me()) {
+			if m.rewoundFor == o.Record.Token && !o.Record.votes(m.me()) {
 				return Reinit{0}, true
 			}
 			return Rewind{m.renewed(o)}, true
@@ -32,7 +32,7 @@ func (m *Member) prepare(o Observation) (do Action, wait bool) {
 			m.why = "its server was promoted by hand: waits for a primary to be rewound from"
 			return nil, false
 		}
-		m.strays = false // a survey needs its answer: as it is
+		m.mustRewind = false // a survey needs its answer: as it is
 		return m.orLead(Start{}, o)
 	case !m.mustNotFollow(o):
 		return nil, false
@@ -75,7 +75,7 @@ func (m *Member) usable(o Observation) bool {
 		return o.Server.Data == DataReady
 	}
 	if o.Record == nil {
-		return m.born
+		return m.ranInitdb
 	}
 	return o.Record.Primary == m.me()
 }
@@ -85,8 +85,8 @@ func (m *Member) follow(o Observation) Action {
 	r := o.Record
 	s := &m.server
 	switch {
-	case m.free():
-		if s.freed {
+	case m.mayLackDeadline():
+		if s.lacksDeadline {
 			m.phase = PhasePaused
 		}
 		return nil
@@ -108,10 +108,10 @@ func (m *Member) follow(o Observation) Action {
 	copied := m.state.Copied == r.Token
 	switch {
 	case m.answer != nil:
-	case s.fresh && copied || s.reads > readsAtMost && (copied || m.state.Copied == 0):
+	case s.needsWAL && copied || s.readTries > readTriesAtMost && (copied || m.state.Copied == 0):
 		return Follow{r.Primary}
-	case s.reads > readsAtMost: // it lacks WAL that this primary may never have had
-		return m.leave(o)
+	case s.readTries > readTriesAtMost: // it lacks WAL that this primary may never have had
+		return m.stopToRewind(o)
 	case !s.cutOff:
 		return Seal{}
 	default:
@@ -120,17 +120,17 @@ func (m *Member) follow(o Observation) Action {
 	if RejoinFor(m.answer.Position, *r) == RejoinFollow {
 		return Follow{r.Primary}
 	}
-	return m.leave(o)
+	return m.stopToRewind(o)
 }
 
 // stream watches over a server that was told to follow the primary.
 func (m *Member) stream(o Observation) Action {
 	astray, steady := m.server.watch(o)
 	if astray {
-		return m.leave(o)
+		return m.stopToRewind(o)
 	}
 	if steady {
-		m.rewound = 0
+		m.rewoundFor = 0
 	}
 	m.wake = m.server.notStreamingSince + strayAfter
 	if o.Record.Seq > m.state.Seq {
@@ -150,12 +150,12 @@ func (m *Member) renewed(o Observation) State {
 	return n
 }
 
-// leave stops a server whose WAL is not a part of the primary's. It is rewound next.
-func (m *Member) leave(o Observation) Action {
+// stopToRewind stops a server whose WAL is not a part of the primary's. It is rewound next.
+func (m *Member) stopToRewind(o Observation) Action {
 	m.phase = PhaseRejoining
 	if !o.leads() {
 		return nil
 	}
-	m.strays = true
+	m.mustRewind = true
 	return Stop{Fast: true}
 }

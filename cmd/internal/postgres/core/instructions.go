@@ -137,7 +137,7 @@ func (m *Member) task(o Observation) Action {
 	primary := m.server.promoted != 0 || o.Record != nil && o.Record.Primary.Name == m.cfg.Name
 	known := t.What == TaskRestart || t.What == TaskReinit
 	switch {
-	case primary || !known || t.Life != m.state.Incarnation || m.unfit == t.Seq:
+	case primary || !known || t.Life != m.state.Incarnation || m.voidTask == t.Seq:
 		return done
 	case t.What == TaskReinit && (o.Record == nil || !o.leads()):
 		return nil // nobody to copy from: the data stay
@@ -151,8 +151,9 @@ func (m *Member) task(o Observation) Action {
 	return done
 }
 
-// free says whether the server is a primary that no deadline ends, for the cluster is paused.
-func (m *Member) free() bool { return m.server.primary && !m.server.bound }
+// mayLackDeadline says whether the server is a primary that perhaps no deadline ends: in a pause,
+// from the moment the guardian is told to let go of it until it has confirmed that it holds it.
+func (m *Member) mayLackDeadline() bool { return m.server.primary && !m.server.bound }
 
 // maintenance pauses the cluster, and resumes it. The record says so before the guardian lets go of
 // the server, and until it holds it again: else somebody else could be promoted beside a server
@@ -167,7 +168,7 @@ func (m *Member) maintenance(o Observation) (Action, bool) {
 	case r.Paused == nil || o.Instructions == nil:
 		return nil, false
 	case paused != nil:
-		if !s.freed && o.standsAlone(m.cfg.Name) {
+		if !s.lacksDeadline && o.standsAlone(m.cfg.Name) {
 			return Unbind{}, true
 		}
 		return nil, false
@@ -190,7 +191,7 @@ const wentOn = "it went on during the pause"
 // under that term: if it ends, it is not promoted again under it.
 func (m *Member) leadPaused(o Observation) Action {
 	switch r := o.Record; {
-	case r.Primary == m.me() && m.free():
+	case r.Primary == m.me() && m.mayLackDeadline():
 		m.server.promoted = o.Own.Token
 		n := r.next()
 		n.Token = o.Own.Token

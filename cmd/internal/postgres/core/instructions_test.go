@@ -22,8 +22,7 @@ func (r *rig) paused() {
 		r.t.Fatal("it says that it is paused before the guardian has let go")
 	}
 	r.o.Line = &Line{Token: 2, Leader: "b", Members: []Standing{{Name: "b"}}}
-	r.expect("Unbind", ok)
-	r.expect("", ok)
+	r.does("Unbind", "")
 	if p, why := r.Phase(); p != PhasePaused || !strings.Contains(why, "anna") {
 		r.t.Fatalf("phase %s, %q", p, why)
 	}
@@ -38,7 +37,7 @@ func (r *rig) lost() {
 func TestAPausedPrimaryOutlivesItsTerm(t *testing.T) {
 	r := newRig(t)
 	r.paused()
-	if r.Promoted() != false {
+	if r.MustKeepTerm() != false {
 		t.Error("its term is not given up")
 	}
 	r.lost()
@@ -52,8 +51,7 @@ func TestAPausedPrimaryOutlivesItsTerm(t *testing.T) {
 	if w.Token != 3 || w.Timeline != 5 || w.Primary != id("b") || w.Paused == nil {
 		t.Fatalf("the record is %+v", w)
 	}
-	r.expect("Persist", ok)
-	r.expect("", ok)
+	r.does("Persist", "")
 	r.o.Instructions = &Instructions{Seq: 2}
 	r.o.Own.Remaining = ttl/3 - 1
 	r.expect("", ok) // too little is left to bind it
@@ -62,7 +60,7 @@ func TestAPausedPrimaryOutlivesItsTerm(t *testing.T) {
 	if w := r.expect("Write", ok).(Write).Record; w.Paused != nil {
 		t.Fatalf("the record is %+v", w)
 	}
-	if !r.Promoted() {
+	if !r.MustKeepTerm() {
 		t.Error("its term can be given up while its server runs")
 	}
 	r.expect("Persist", ok)
@@ -82,8 +80,7 @@ func TestAnUnbindInDoubt(t *testing.T) {
 	r.expect("Unbind", failed())
 	r.expect("Unbind", failed())
 	r.o.Instructions = &Instructions{Seq: 2}
-	r.expect("Bind", ok)
-	r.expect("Write", ok)
+	r.does("Bind", "Write")
 }
 
 func TestAPausedPrimaryThatWasReplacedStops(t *testing.T) {
@@ -102,8 +99,7 @@ func TestAPausedPrimaryThatWasReplacedStops(t *testing.T) {
 	r.paused()
 	r.lost()
 	r.newTerm(3, "c")
-	r.expect("Persist", ok)
-	r.expect("", ok)
+	r.does("Persist", "")
 	r.o.Instructions = &Instructions{Seq: 2, Forced: r.o.Record.Paused}
 	r.expect("Stop", ok)
 }
@@ -115,8 +111,7 @@ func TestAServerThatEndsAfterItsNewTermIsHandedOn(t *testing.T) {
 	r.lost()
 	r.newTerm(3, "b")
 	r.o.Line.Members = r.o.Line.Members[1:2]
-	r.expect("Persist", ok)
-	r.expect("Write", ok)
+	r.does("Persist", "Write")
 	r.o.Server = Server{Data: DataReady}
 	r.expect("Transfer", ok)
 }
@@ -149,9 +144,7 @@ func (r *rig) chosenInPause(want string) {
 	r.t.Helper()
 	r.newTerm(2, "b")
 	r.hears(answerOf("c", 3, 190))
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	r.expect(want, ok)
 }
 
@@ -331,9 +324,7 @@ func TestAnAcceptedLossIsVoidLater(t *testing.T) {
 	f := &Failover{To: "b", Life: "1", From: Position{3, 200}, Record: r.o.Record.Seq - 1, Token: 2}
 	r.o.Instructions = &Instructions{Seq: 1, Failover: f}
 	r.newTerm(2, "b")
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	r.expect("", ok) // it was for an older record
 	r.o.Now += ttl
 	r.expect("", ok)
@@ -353,9 +344,7 @@ func TestTheEndOfAPauseIsNoStall(t *testing.T) {
 	r.o.Server.Waiting = time.Hour
 	r.o.Line.Members = []Standing{{Name: "a"}, {Name: "b"}, {Name: "c"}}
 	r.o.Instructions = &Instructions{Seq: 2}
-	r.expect("Bind", ok)
-	r.expect("Write", ok)
-	r.expect("Persist", ok)
+	r.does("Bind", "Write", "Persist")
 	r.o.Now += r.o.Settings.StallAfter
 	r.expect("Stop", ok)
 }

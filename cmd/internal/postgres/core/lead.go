@@ -132,13 +132,13 @@ func (m *Member) bootstrap(o Observation) Action {
 		m.broken = "the data directory holds a database, and the store knows no such cluster: is `store` or " +
 			"`cluster` wrong in the file? If not, give an empty directory: primacy makes the first database itself"
 		return nil
-	case !m.born:
+	case !m.ranInitdb:
 		return Initdb{State{Incarnation: m.cfg.Incarnation(), Sealed: m.state.Sealed}}
 	case m.answer == nil:
 		return nil
 	case m.answer.Timeline > 1 && !m.server.primary:
 		// Promoted in a former term, which did not come to write the record.
-		m.born = false
+		m.ranInitdb = false
 		return Stop{}
 	}
 	r := (Record{Seq: 1, Token: o.Own.Token, SystemID: m.state.SystemID, Primary: m.me(), Timeline: 3, Granted: 3,
@@ -154,11 +154,11 @@ func (m *Member) bootstrap(o Observation) Action {
 func (m *Member) upkeep(o Observation) Action {
 	m.phase, m.why = PhaseLeading, m.refusal
 	s, r := &m.server, *o.Record
-	if r.Paused != nil {
-		s.paused = o.Now
+	if r.Paused != nil || !o.replaceable(s.roster) {
+		s.excused = o.Now
 	}
 	switch {
-	case r.Paused != nil && s.freed:
+	case r.Paused != nil && s.lacksDeadline:
 		m.phase, m.why = PhasePaused, r.Paused.String()
 	case r.Paused != nil && o.Instructions.paused() != nil:
 		m.why = "the pause is not complete: waits until no other member stands, and for its guardian"
@@ -166,8 +166,9 @@ func (m *Member) upkeep(o Observation) Action {
 	if a, ok := m.maintenance(o); ok {
 		return a
 	}
-	// What has waited since before the end of a pause may have been cut off on purpose.
-	if o.Now-s.paused >= o.Settings.StallAfter && o.stalled(s.roster) {
+	// The voters must have been there for as long: what has waited in a pause may have been cut off
+	// on purpose, and what has waited for a first voter is acknowledged in a moment.
+	if most := o.Settings.StallAfter; most > 0 && o.Server.Waiting >= most && o.Now-s.excused >= most {
 		m.why = "commits wait for standbys that stand in the election: they cannot be reached from here"
 		return Stop{}
 	}

@@ -33,12 +33,12 @@ const (
 )
 
 const (
-	readEvery   = 20 * time.Millisecond  // between two tries to read where the WAL ends
-	readsAtMost = 100                    // then a server that needs WAL to become consistent follows as it is
-	retrySoon   = 200 * time.Millisecond // after an order that failed, the same is not given for so long
-	retryLater  = time.Second            // the same for a start, an initdb, a clone and a rewind
-	retryMost   = time.Minute            // a clone or a rewind that failed again and again
-	strayAfter  = 20 * time.Second       // without streaming, though the primary leads: rewind
+	readEvery       = 20 * time.Millisecond  // between two tries to read where the WAL ends
+	readTriesAtMost = 100                    // then a server that needs WAL to become consistent follows as it is
+	retrySoon       = 200 * time.Millisecond // after an order that failed, the same is not given for so long
+	retryLater      = time.Second            // the same for a start, an initdb, a clone and a rewind
+	retryMost       = time.Minute            // a clone or a rewind that failed again and again
+	strayAfter      = 20 * time.Second       // without streaming, though the primary leads: rewind
 	// A checkpoint before the stop of a member that is to end; then it is stopped without.
 	checkpointAtMost = 30 * time.Second
 	switchoverLag    = 1 << 20 // bytes that a member may be behind for a switchover to it
@@ -72,13 +72,13 @@ type Member struct {
 	lastRequest uint64 // the last one that was carried out, or refused
 	refusal     string // why it cannot be met now
 	fails       int    // of rewinds and clones in a row
-	strays      bool   // the primary has not all of its WAL: it is to be rewound
-	born        bool   // this process has made the data by initdb
+	mustRewind  bool   // the primary has not all of its WAL: it is to be rewound
+	ranInitdb   bool   // this process has made the data by initdb
 	broken      string
 	ending      bool   // see End
-	unfit       uint64 // the last [Task] that cannot be carried out
-	unsure      bool   // whether the state is on disk: an order that was to write it has failed
-	rewound     uint64 // the token of the record whose primary it was rewound from, until it has streamed from there
+	voidTask    uint64 // the last [Task] that cannot be carried out
+	stateUnsure bool   // whether the state is on disk: an order that was to write it has failed
+	rewoundFor  uint64 // the token of the record whose primary it was rewound from, until it has streamed from there
 	shrunk      bool   // the WAL ends before where it has been: it cannot vote as who it was
 }
 
@@ -104,10 +104,10 @@ func (m *Member) Ended(o Observation) bool {
 	return m.ending && m.order == nil && !o.Server.Running && o.Own == nil
 }
 
-// Promoted says whether the server was promoted, or is being promoted, under the member's term.
-// Such a term is given up only when the server is gone or does not end though it was told to,
-// unless the cluster is paused.
-func (m *Member) Promoted() bool { return m.server.promoted != 0 && !m.free() }
+// MustKeepTerm says whether the member's term must not be given up, for the server was promoted or
+// is being promoted under it: only when that is gone, or does not end though it was told to, may
+// another lead. In a pause it may be given up at once: nobody else stands.
+func (m *Member) MustKeepTerm() bool { return m.server.promoted != 0 && !m.mayLackDeadline() }
 
 func (m *Member) me() Identity { return Identity{m.cfg.Name, m.state.Incarnation} }
 
@@ -121,8 +121,8 @@ func (m *Member) Step(o Observation) *Order {
 			m.retry.note(do, d, m.fails, o.Now)
 			m.lives.note(do, d, o.Now)
 			if d.Err != nil {
-				m.why = nameOf(do) + ": " + d.Err.Error()
-			} else if strings.HasPrefix(m.why, nameOf(do)+": ") {
+				m.why = NameOf(do) + ": " + d.Err.Error()
+			} else if strings.HasPrefix(m.why, NameOf(do)+": ") {
 				m.why = "" // it has succeeded now
 			}
 		}
@@ -130,7 +130,7 @@ func (m *Member) Step(o Observation) *Order {
 	m.learn(o)
 	if m.order != nil {
 		if m.Late(o) {
-			m.why = nameOf(m.order.Do) + " has not ended for long: does the disk hang? Another can lead meanwhile"
+			m.why = NameOf(m.order.Do) + " has not ended for long: does the disk hang? Another can lead meanwhile"
 		}
 		// The server must be stopped in time, whatever is under way: also where that waits for a
 		// disk that hangs.
@@ -174,7 +174,7 @@ func (m *Member) overdue(o Observation) bool {
 	switch {
 	case m.server.promoted == 0:
 		return false
-	case m.free():
+	case m.mayLackDeadline():
 		other := o.Line != nil && o.Line.Token > m.server.promoted && o.Line.Leader != m.cfg.Name
 		return o.Read && (o.Record == nil || o.Record.Primary != m.me() || o.Record.Paused == nil) ||
 			other && o.forced()
@@ -191,11 +191,11 @@ func (m *Member) learn(o Observation) {
 		return
 	}
 	if wait := m.lives.ended(o.Now); wait > 0 {
-		m.retry[nameOf(Start{})] = o.Now + wait
-		m.why = nameOf(Start{}) + ": the server has ended soon after it, and its log says why"
+		m.retry[NameOf(Start{})] = o.Now + wait
+		m.why = NameOf(Start{}) + ": the server has ended soon after it, and its log says why"
 	}
 	promoted := m.server.promoted
-	m.server = serverRun{fresh: m.server.fresh}
+	m.server = serverRun{needsWAL: m.server.needsWAL}
 	m.answer = nil
 	if o.Own != nil && o.Own.Token == promoted {
 		m.server.promoted = promoted // this term must be handed on: see handOver
@@ -211,7 +211,7 @@ func (m *Member) begin(do Action, o Observation) {
 	case Follow, Stop:
 		m.answer = nil
 	case Initdb:
-		m.state, m.born = do.State, false
+		m.state, m.ranInitdb = do.State, false
 	case Rewind:
 		m.state = do.State
 	case Clone:
@@ -226,7 +226,7 @@ func (m *Member) finish(do Action, d Done, o Observation) {
 	case Persist:
 		if d.Err == nil {
 			was := m.state
-			m.state, m.unsure, m.shrunk = do.State, false, false
+			m.state, m.stateUnsure, m.shrunk = do.State, false, false
 			if m.state.Last = was.Last; m.state.Incarnation != was.Incarnation {
 				m.state.Last = Position{}
 			}
@@ -241,21 +241,21 @@ func (m *Member) finish(do Action, d Done, o Observation) {
 			m.said, m.saidAt = &do.Answer, o.Now
 		}
 	case Initdb:
-		m.born = d.Err == nil
-		if m.born {
+		m.ranInitdb = d.Err == nil
+		if m.ranInitdb {
 			m.state.SystemID = d.SystemID
 		}
 		m.rejoined(d)
 	case Rewind:
 		if m.rejoined(d); d.Err == nil {
-			m.rewound = do.State.Copied
+			m.rewoundFor = do.State.Copied
 		}
 	case Clone:
-		m.rewound = 0
+		m.rewoundFor = 0
 		m.rejoined(d)
 	case Reinit:
 		if d.Err != nil {
-			m.unfit = do.Task
+			m.voidTask = do.Task
 		}
 	case Write:
 		m.writes.done(do.Record, d)
@@ -266,27 +266,27 @@ func (m *Member) finish(do Action, d Done, o Observation) {
 }
 
 func (m *Member) read(d Done) {
-	m.server.reads++
+	m.server.readTries++
 	complete := d.Err == nil && d.Complete && m.server.cutOff
 	switch {
 	case complete && d.Position.Before(m.state.Last):
 		m.shrunk = true
 	case complete:
-		m.server.reads, m.state.Copied = 0, 0
+		m.server.readTries, m.state.Copied = 0, 0
 		m.answer = &Answer{Token: m.state.Sealed, Identity: m.me(), Position: d.Position,
 			SystemID: m.state.SystemID, Priority: m.cfg.Priority, NoFailover: m.cfg.NoFailover}
 	}
 }
 
 func (m *Member) rejoined(d Done) {
-	m.strays = false
+	m.mustRewind = false
 	if d.Err == nil {
-		m.server.fresh, m.fails = true, 0
+		m.server.needsWAL, m.fails = true, 0
 		// The file says still that they were promoted by hand: after a restart good data would be
 		// rewound.
-		m.unsure, m.state.ByHand = m.unsure || m.state.ByHand, false
+		m.stateUnsure, m.state.ByHand = m.stateUnsure || m.state.ByHand, false
 	} else {
-		m.unsure = true
+		m.stateUnsure = true
 		m.fails++
 	}
 }
@@ -303,13 +303,13 @@ func (m *Member) decide(o Observation) Action {
 		}
 		return nil
 	}
-	if m.ending && (m.server.promoted == 0 || m.free() && o.Own == nil) {
+	if m.ending && (m.server.promoted == 0 || m.mayLackDeadline() && o.Own == nil) {
 		return m.end(o)
 	}
 	if o.Own != nil && m.server.promoted != 0 && m.server.stuck {
 		return m.handOver(o) // whatever else is to be done may wait for the disk
 	}
-	if t := o.newest(); t > m.state.Sealed || m.unsure || m.nameless(o) || m.state.unnoted(o) {
+	if t := o.newest(); t > m.state.Sealed || m.stateUnsure || m.nameless(o) || m.state.unnoted(o) {
 		return m.persist(t, o)
 	}
 	if a := m.task(o); a != nil {

@@ -71,6 +71,21 @@ func (r *rig) expect(want string, d Done) Action {
 	return order.Do
 }
 
+// does expects these orders, one after another, and that each succeeds.
+func (r *rig) does(want ...string) {
+	r.t.Helper()
+	for _, one := range want {
+		r.expect(one, ok)
+	}
+}
+
+// seals is what a member that streams does when it hears of a new term. Its WAL ends there.
+func (r *rig) seals(end Done) {
+	r.t.Helper()
+	r.does("Persist", "Seal")
+	r.expect("Read", end)
+}
+
 // begin is expect of an order that does not end yet.
 func (r *rig) begin(want string) Action {
 	r.t.Helper()
@@ -114,9 +129,7 @@ func (r *rig) chosen() {
 	r.t.Helper()
 	r.newTerm(2, "b")
 	r.hears(answerOf("c", 3, 190))
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	r.expect("Write", ok)
 }
 
@@ -124,12 +137,9 @@ func (r *rig) chosen() {
 func (r *rig) leading() {
 	r.t.Helper()
 	r.chosen()
-	r.expect("SetSync", ok)
-	r.expect("Bind", ok)
-	r.expect("Promote", ok)
+	r.does("SetSync", "Bind", "Promote")
 	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
-	r.expect("Persist", ok)
-	r.expect("", ok)
+	r.does("Persist", "")
 }
 
 func TestASealIsDurableAndAnsweredOnlyThen(t *testing.T) {
@@ -148,11 +158,9 @@ func TestASealIsDurableAndAnsweredOnlyThen(t *testing.T) {
 	if s.Answer != (Answer{Token: 2, Identity: id("b"), Position: Position{3, 200}, SystemID: "s"}) {
 		t.Fatalf("the answer is %+v", s.Answer)
 	}
-	r.expect("Say", ok)
-	r.expect("", ok)
+	r.does("Say", "")
 	r.o.Line.Members[1].Answer = nil // its claim is a new one, or an older answer came late
-	r.expect("Say", ok)
-	r.expect("", ok)
+	r.does("Say", "")
 	r.newTerm(3, "a") // each term asks anew
 	r.expect("Persist", ok)
 	r.expect("Read", at(3, 200))
@@ -171,9 +179,7 @@ func TestWhoFollowsIsSealedAgainForTheNextTerm(t *testing.T) {
 	}
 	r.expect("", ok)
 	r.newTerm(2, "c")
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 400))
+	r.seals(at(3, 400))
 	if s := r.expect("Say", ok).(Say); s.Answer.LSN != 400 {
 		t.Fatalf("the answer is %+v", s.Answer)
 	}
@@ -186,17 +192,14 @@ func TestNobodyOfAnOlderTermIsFollowedAfterARestart(t *testing.T) {
 	r.newTerm(1, "a") // as this member sees it still
 	r.expect("Seal", ok)
 	r.expect("Read", at(3, 200))
-	r.expect("Say", ok)
-	r.expect("", ok)
+	r.does("Say", "")
 }
 
 func TestThePathToAPrimary(t *testing.T) {
 	r := newRig(t)
 	r.newTerm(2, "b")
 	r.o.ReadFor = 1
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	r.hears(answerOf("c", 3, 190))
 	r.expect("", ok) // the record was read before the term was won: another may have written it since
 	r.o.ReadFor = 2
@@ -210,8 +213,7 @@ func TestThePathToAPrimary(t *testing.T) {
 	if s := r.expect("SetSync", failed()).(SetSync); s.Sync.String() != "any 1 of c@1" {
 		t.Fatalf("the SSN is %v", s.Sync)
 	}
-	r.expect("SetSync", ok)
-	r.expect("Bind", ok)
+	r.does("SetSync", "Bind")
 	r.o.Own.Remaining = ttl/3 - 1
 	r.expect("", ok) // too little time is left to be sure of the promotion's end
 	r.o.Own.Remaining = ttl
@@ -239,9 +241,7 @@ func TestAPromotionOfUnknownOutcomeIsStopped(t *testing.T) {
 func TestAServerOnAnotherTimelineIsStopped(t *testing.T) {
 	r := newRig(t)
 	r.chosen()
-	r.expect("SetSync", ok)
-	r.expect("Bind", ok)
-	r.expect("Promote", ok)
+	r.does("SetSync", "Bind", "Promote")
 	r.o.Server.Primary, r.o.Server.Timeline = true, 4 // somebody was faster, by hand
 	r.expect("Stop", ok)
 }
@@ -250,14 +250,12 @@ func TestAServerOnAnotherTimelineIsStopped(t *testing.T) {
 func TestWhoHasBegunAPromotionStopsBeforeItAnswers(t *testing.T) {
 	r := newRig(t)
 	r.chosen()
-	r.expect("SetSync", ok)
-	r.expect("Bind", ok)
+	r.does("SetSync", "Bind")
 	r.begin("Promote")
 	r.newTerm(3, "c")
 	r.expect("Stop", ok) // at once: the order under way is not waited for
 	r.o.Server = Server{Data: DataReady}
-	r.expect("Persist", ok)
-	r.expect("Start", ok)
+	r.does("Persist", "Start")
 	r.o.Server.Running = true
 	r.expect("Read", at(3, 200))
 	r.expect("Say", ok)
@@ -301,9 +299,7 @@ func TestAWriteOfUnknownOutcomeIsRepeated(t *testing.T) {
 	r := newRig(t)
 	r.newTerm(2, "b")
 	r.hears(answerOf("c", 3, 190))
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	unknown := Done{Err: errTest, Unknown: true}
 	first := r.expect("Write", unknown).(Write).Record
 	r.hears(answerOf("c", 3, 300)) // who is better now must wait: the write may land
@@ -322,9 +318,7 @@ func TestAWriteOfAFormerTermIsNotRepeated(t *testing.T) {
 	r := newRig(t)
 	r.newTerm(2, "b")
 	r.hears(answerOf("c", 3, 190))
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	r.expect("Write", Done{Err: errTest, Unknown: true})
 	r.newTerm(4, "b")
 	r.expect("Persist", ok)
@@ -336,9 +330,7 @@ func TestARefusedWriteIsNotPending(t *testing.T) {
 	r := newRig(t)
 	r.newTerm(2, "b")
 	r.hears(answerOf("c", 3, 190))
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	r.expect("Write", failed())
 	r.hears(answerOf("c", 3, 300))
 	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
@@ -349,9 +341,7 @@ func TestARefusedWriteIsNotPending(t *testing.T) {
 func TestTheTermGoesToTheBest(t *testing.T) {
 	r := newRig(t)
 	r.newTerm(2, "b")
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
+	r.seals(at(3, 200))
 	r.hears(answerOf("c", 3, 201))
 	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
 		t.Fatalf("to %q", to)
@@ -505,6 +495,8 @@ func TestAPrimaryThatHangsOrIsCutOffStops(t *testing.T) {
 	r.o.Record.Needed = 1
 	r.o.Server.Waiting = 3 * time.Second
 	r.o.Settings.DropAfter = time.Hour
+	r.expect("", ok)
+	r.o.Now += r.o.Settings.StallAfter
 	r.expect("Stop", ok)
 
 	// c lives, and must be rewound before it can stream: that needs a primary that stays.
@@ -513,19 +505,36 @@ func TestAPrimaryThatHangsOrIsCutOffStops(t *testing.T) {
 	r.o.Record.Granted, r.o.Record.Timeline = 5, 5
 	r.o.Record.Lineage = []Fork{{1, 0}, {3, 100}, {5, 180}}
 	r.hears(answerOf("c", 3, 190))
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(5, 200))
-	r.expect("Write", ok)
-	r.expect("SetSync", ok)
-	r.expect("Bind", ok)
-	r.expect("Promote", ok)
+	r.seals(at(5, 200))
+	r.does("Write", "SetSync", "Bind", "Promote")
 	r.o.Server.Primary = true
 	r.expect("Persist", ok)
 	r.o.Record.Needed = 1
 	r.o.Server.Waiting = time.Hour
 	r.o.Settings.DropAfter = 2 * time.Hour
 	r.expect("", ok)
+	r.o.Now += r.o.Settings.StallAfter
+	r.expect("", ok)
+}
+
+// Commits that have waited for the first voter are acknowledged in a moment.
+func TestTheFirstVoterIsNoStall(t *testing.T) {
+	r := newRig(t)
+	r.o.Record.Voters, r.o.Record.Needed = []Identity{id("b")}, 1
+	r.newTerm(2, "b")
+	r.seals(at(3, 200))
+	r.does("Write", "SetSync", "Bind", "Promote")
+	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
+	r.expect("Persist", ok)
+	r.o.Server.Waiting = time.Hour
+	r.expect("", ok)
+	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
+	r.expect("Write", ok)
+	if s := r.expect("SetSync", ok).(SetSync).Sync; s.String() != "any 1 of c@1" {
+		t.Fatalf("the SSN is %v", s)
+	}
+	r.o.Now += r.o.Settings.StallAfter
+	r.expect("Stop", ok) // c does not acknowledge, though it lives
 }
 
 func TestBeforeARewindTheIncarnationChanges(t *testing.T) {
@@ -560,9 +569,8 @@ func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 	rec := pgRecord().Promotion(2, answerOf("c", 3, 200))
 	r.o.Record = &rec
 	r.newTerm(2, "c")
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	for range readsAtMost + 1 {
+	r.does("Persist", "Seal")
+	for range readTriesAtMost + 1 {
 		r.expect("Read", failed())
 	}
 	r.expect("Stop", ok)
@@ -572,7 +580,7 @@ func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 
 func TestReadsThatSucceedAreNotCounted(t *testing.T) {
 	r := newRig(t)
-	for token := uint64(2); token < 2+readsAtMost+5; token++ {
+	for token := uint64(2); token < 2+readTriesAtMost+5; token++ {
 		r.newTerm(token, "c")
 		r.expect("Persist", ok)
 		if token == 2 {
@@ -594,8 +602,7 @@ func TestAMemberThatCannotStreamIsRewound(t *testing.T) {
 	r.newTerm(1, "a")
 	r.expect("Seal", ok)
 	r.expect("Read", at(3, 200))
-	r.expect("Follow", ok)
-	r.expect("", ok)
+	r.does("Follow", "")
 	r.o.Now += strayAfter
 	r.expect("Stop", ok)
 	r.o.Server = Server{Data: DataReady}
@@ -616,8 +623,7 @@ func (r *rig) restarted() {
 	r.t.Helper()
 	r.expect("Start", ok)
 	r.o.Server.Running = true
-	r.expect("Follow", ok)
-	r.expect("", ok)
+	r.does("Follow", "")
 }
 
 // Where the primary has removed the WAL that a member needs, pg_rewind has nothing to do, and says
@@ -627,8 +633,7 @@ func TestAMemberThatARewindDoesNotHelpIsCloned(t *testing.T) {
 	r.newTerm(1, "a")
 	r.expect("Seal", ok)
 	r.expect("Read", at(3, 200))
-	r.expect("Follow", ok)
-	r.expect("", ok)
+	r.does("Follow", "")
 	r.strays()
 	r.expect("Rewind", ok)
 	r.restarted()
@@ -652,8 +657,7 @@ func TestAMemberThatHasStreamedSinceIsRewoundAgain(t *testing.T) {
 	r.newTerm(1, "a")
 	r.expect("Seal", ok)
 	r.expect("Read", at(3, 200))
-	r.expect("Follow", ok)
-	r.expect("", ok)
+	r.does("Follow", "")
 	r.strays()
 	r.expect("Rewind", ok)
 	r.restarted()
@@ -728,8 +732,7 @@ func TestABirth(t *testing.T) {
 	if s := r.expect("SetSync", ok).(SetSync); s.Sync.Kind != SyncNobody {
 		t.Fatalf("%v: a commit would be acknowledged that no record counts", s.Sync)
 	}
-	r.expect("Bind", ok)
-	r.expect("Promote", ok)
+	r.does("Bind", "Promote")
 	r.o.Server.Primary = true
 	w := r.expect("Write", ok).(Write)
 	if w.Record.Seq != 1 || w.Record.Primary != (Identity{"b", "new1"}) || w.Record.SystemID != "s" ||
@@ -745,9 +748,7 @@ func TestABirth(t *testing.T) {
 	r.Member = NewMember(r.cfg, State{})
 	r.o.Record = nil
 	r.newTerm(1, "b")
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(1, 10))
+	r.seals(at(1, 10))
 	r.expect("Stop", ok)
 	if p, why := r.Phase(); p != PhaseStopped || r.broken == "" {
 		t.Errorf("a database is taken over without a record: %s %s", p, why)
@@ -768,9 +769,7 @@ func TestAMemberWithoutAStateGetsAnIncarnation(t *testing.T) {
 	r.Member = NewMember(r.cfg, State{})
 	r.o.Server.SystemID = "s"
 	r.newTerm(2, "a")
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 100))
+	r.seals(at(3, 100))
 	if a := r.expect("Say", ok).(Say).Answer; a.SystemID != "s" {
 		t.Errorf("the answer is of database system %q", a.SystemID)
 	}
@@ -815,9 +814,7 @@ func TestAShorterWALIsNoVoter(t *testing.T) {
 		r := newRig(t)
 		r.Member = NewMember(r.cfg, State{Incarnation: "1", Sealed: 1, Seq: 7, SystemID: "s", Last: last})
 		r.newTerm(2, "a")
-		r.expect("Persist", ok)
-		r.expect("Seal", ok)
-		r.expect("Read", at(3, 100))
+		r.seals(at(3, 100))
 		if p := r.expect("Persist", ok).(Persist); p.State.Incarnation != "new1" {
 			t.Fatalf("%s below: %+v", what, p.State)
 		}
@@ -840,8 +837,7 @@ func TestHowFarTheWALHasBeen(t *testing.T) {
 			r.o.Done = []Done{{ID: r.order.ID, Err: errTest}}
 		}
 	}
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
+	r.does("Persist", "Seal")
 	if last := r.State().Last; last != (Position{3, 110}) {
 		t.Fatalf("it has been at %v", last)
 	}
@@ -876,8 +872,7 @@ func TestWhoWasBornInVainStops(t *testing.T) {
 	r.o.Record, r.o.ReadFor = &rec, 2
 	r.expect("Stop", ok)
 	r.o.Server.Running = false
-	r.expect("Persist", ok)
-	r.expect("Clone", ok)
+	r.does("Persist", "Clone")
 }
 
 func TestAnEndedMemberHandsOverFirst(t *testing.T) {
@@ -913,9 +908,7 @@ func TestAsyncComparesWithWhatThePrimaryPublished(t *testing.T) {
 	r := newRig(t)
 	r.o.Record.Durability, r.o.LastLSN, r.o.Settings.MaxLag = Async, 300, 50
 	r.newTerm(2, "b")
-	r.expect("Persist", ok)
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 249))
+	r.seals(at(3, 249))
 	r.expect("", ok)
 	r.o.Settings.MaxLag = 51
 	r.expect("Write", ok)
@@ -932,7 +925,7 @@ func TestAServerThatDoesNotEndKeepsNoTerm(t *testing.T) {
 	}
 	r.o.Own = nil
 	r.expect("Stop", failed())
-	if !r.Promoted() {
+	if !r.MustKeepTerm() {
 		t.Error("it may stand again while its server is there")
 	}
 }

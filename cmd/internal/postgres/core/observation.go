@@ -109,17 +109,21 @@ type Request struct {
 
 // newest returns the largest token that is known.
 func (o Observation) newest() uint64 {
-	var t uint64
-	if o.Line != nil {
-		t = o.Line.Token
+	if o.Own == nil {
+		return Newest(o.Line, o.Record, 0)
 	}
-	if o.Own != nil {
-		t = max(t, o.Own.Token)
+	return Newest(o.Line, o.Record, o.Own.Token)
+}
+
+// Newest returns the largest token of these. The line and the record may be nil, own 0.
+func Newest(l *Line, r *Record, own uint64) uint64 {
+	if l != nil {
+		own = max(own, l.Token)
 	}
-	if o.Record != nil {
-		t = max(t, o.Record.Token)
+	if r != nil {
+		own = max(own, r.Token)
 	}
-	return t
+	return own
 }
 
 // hides says whether the line shows another answer of a member than this one.
@@ -134,13 +138,10 @@ func (o Observation) leads() bool {
 	return o.Line != nil && o.Line.Leader == o.Record.Primary.Name && o.Line.Token == o.Record.Token
 }
 
-// stalled says whether commits wait for voters who stand in the election and could stream: they
-// live, and this machine does not reach them. One that must be rewound first cannot, and needs a
-// primary that stays.
-func (o Observation) stalled(w *Roster) bool {
-	if o.Server.Waiting < o.Settings.StallAfter || o.Settings.StallAfter == 0 {
-		return false
-	}
+// replaceable says whether so many voters stand in the election and could stream that another can
+// be promoted: they live, and if commits wait, this machine does not reach them. One that must be
+// rewound first cannot stream, and needs a primary that stays.
+func (o Observation) replaceable(w *Roster) bool {
 	alive := 0
 	for _, v := range o.Record.Voters {
 		stands := slices.ContainsFunc(o.Line.members(), func(x Standing) bool { return x.Name == v.Name })

@@ -9,7 +9,8 @@ import (
 // retries holds, for each kind of order that failed, the time before which it is not given again.
 type retries map[string]time.Duration
 
-func nameOf(do Action) string {
+// NameOf returns the name of an action, for people.
+func NameOf(do Action) string {
 	return strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", do), "core."))
 }
 
@@ -22,7 +23,7 @@ func (r retries) note(do Action, d Done, fails int, now time.Duration) {
 		return
 	case Read:
 		if !d.Complete {
-			r[nameOf(do)] = now + readEvery
+			r[NameOf(do)] = now + readEvery
 		}
 		return
 	case Start, Initdb:
@@ -33,16 +34,16 @@ func (r retries) note(do Action, d Done, fails int, now time.Duration) {
 		wait = min(retryMost, retryLater<<min(fails, 10))
 	}
 	if d.Err == nil {
-		delete(r, nameOf(do))
+		delete(r, NameOf(do))
 	} else {
-		r[nameOf(do)] = now + wait
+		r[NameOf(do)] = now + wait
 	}
 }
 
 // delayed says whether an order like this has failed a moment ago. It has the member wake when it
 // may be given again.
 func (r retries) delayed(do Action, now time.Duration, wake *time.Duration) bool {
-	at := r[nameOf(do)]
+	at := r[NameOf(do)]
 	if at <= now {
 		return false
 	}

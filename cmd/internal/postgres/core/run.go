@@ -6,22 +6,24 @@ import "time"
 type serverRun struct {
 	cutOff            bool // it listens to nobody
 	following         Identity
-	notStreamingSince time.Duration // since when it does not stream
-	streams           time.Duration // since when it streams in each look
-	fresh             bool          // rewound or cloned: it must follow to become consistent
-	reads             int
-	bound             bool
-	paused            time.Duration // when the cluster was last seen to be
-	freed             bool          // no deadline ends it: the guardian has confirmed that
-	mustEnd           bool          // it must be stopped: a promotion or a bind of unknown outcome
-	stuck             bool          // it was told to end, and has not: what ends it waits for its disk
-	promoted          uint64        // the token under which its promotion was ordered
-	primary           bool          // that promotion is done
-	voters            *Voters
-	roster            *Roster
-	setID             uint64 // of the last SetSync
-	setFor            uint64 // the token under which it was ordered
-	setAgain          *Sync  // one that failed
+	notStreamingSince time.Duration
+	streamsSince      time.Duration // in each look
+	needsWAL          bool          // rewound or cloned: it must follow to become consistent
+	readTries         int           // of where the WAL ends, since the last one that succeeded
+	bound             bool          // the guardian has confirmed that it ends by the term's deadline
+	// Until when commits could wait for another reason than that this machine does not reach its
+	// voters: the cluster was paused, or too few of them were there to replace this primary.
+	excused       time.Duration
+	lacksDeadline bool   // the guardian has confirmed that no deadline ends it
+	mustEnd       bool   // it must be stopped: a promotion or a bind of unknown outcome
+	stuck         bool   // it was told to end, and has not: what ends it waits for its disk
+	promoted      uint64 // the token under which its promotion was ordered
+	primary       bool   // that promotion is done
+	voters        *Voters
+	roster        *Roster
+	setID         uint64 // of the last SetSync
+	setFor        uint64 // the token under which it was ordered
+	setAgain      *Sync  // one that failed
 }
 
 // watch says whether a server that is to stream has not for too long, and whether it has all the
@@ -29,12 +31,12 @@ type serverRun struct {
 // a moment.
 func (s *serverRun) watch(o Observation) (astray, steady bool) {
 	if o.Server.Follows || !o.leads() {
-		s.notStreamingSince, s.fresh = o.Now, s.fresh && !o.Server.Follows
+		s.notStreamingSince, s.needsWAL = o.Now, s.needsWAL && !o.Server.Follows
 	}
-	if !o.Server.Follows || s.streams == 0 {
-		s.streams = o.Now
+	if !o.Server.Follows || s.streamsSince == 0 {
+		s.streamsSince = o.Now
 	}
-	return o.Now-s.notStreamingSince > strayAfter, o.Now-s.streams > strayAfter
+	return o.Now-s.notStreamingSince > strayAfter, o.Now-s.streamsSince > strayAfter
 }
 
 // begin notes what is true from the moment an order goes out.
@@ -61,7 +63,7 @@ func (s *serverRun) finish(do Action, d Done, o Observation) {
 	switch do := do.(type) {
 	case Start:
 		if d.Err == nil {
-			*s = serverRun{cutOff: true, fresh: s.fresh, promoted: s.promoted}
+			*s = serverRun{cutOff: true, needsWAL: s.needsWAL, promoted: s.promoted}
 		}
 	case Stop:
 		s.mustEnd, s.stuck = s.mustEnd && d.Err != nil, d.Err != nil
@@ -69,7 +71,7 @@ func (s *serverRun) finish(do Action, d Done, o Observation) {
 		s.cutOff, s.following = d.Err == nil, Identity{}
 	case Follow:
 		if d.Err == nil {
-			s.following, s.notStreamingSince, s.streams = do.Primary, o.Now, 0
+			s.following, s.notStreamingSince, s.streamsSince = do.Primary, o.Now, 0
 		}
 	case SetSync:
 		s.setID = d.ID
@@ -77,9 +79,9 @@ func (s *serverRun) finish(do Action, d Done, o Observation) {
 			s.setAgain = &do.Sync
 		}
 	case Bind:
-		s.bound, s.freed, s.mustEnd = d.Err == nil, false, d.Err != nil
+		s.bound, s.lacksDeadline, s.mustEnd = d.Err == nil, false, d.Err != nil
 	case Unbind:
-		s.freed = d.Err == nil
+		s.lacksDeadline = d.Err == nil
 	case Promote:
 		other := o.Server.Primary && o.Server.Timeline != 0 && o.Server.Timeline != do.Timeline // by hand, just then
 		s.primary, s.mustEnd = d.Err == nil, d.Err != nil || other

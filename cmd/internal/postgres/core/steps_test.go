@@ -210,7 +210,7 @@ func (s *stepper) standby(w *world, i uint8) {
 		x.wipes++
 		y.down()
 		y.cut(0)
-		y.said, y.sealed, y.notStreamingSince = answer{}, 0, 0
+		y.said, y.sealed, y.strayed = answer{}, 0, 0
 		if s.broken != "incarnation" {
 			y.inc++
 		}
@@ -224,7 +224,7 @@ func (s *stepper) standby(w *world, i uint8) {
 		for range 2 {
 			y.append(n.timeline()+1, 0)
 		}
-		y.notStreamingSince = 1
+		y.strayed = 1
 		s.emit(act{what: "is promoted by hand, writes, and is stopped", by: i}, x, "")
 	}
 }
@@ -284,7 +284,7 @@ func (s *stepper) follow(w *world, i uint8) {
 	if n.length > 0 {
 		how = RejoinFor(Position{Timeline(n.timeline()), LSN(n.length)}, r.real())
 	}
-	if n.notStreamingSince == 1 {
+	if n.strayed == 1 {
 		how = RejoinRewind
 	}
 	x := *w
@@ -300,7 +300,7 @@ func (s *stepper) follow(w *world, i uint8) {
 		s.emit(act{what: "follows", by: i, with: r.primary + 1}, x, bad)
 	case common(n, p) < n.length && p.primary == 1 && p.term == r.token && n.inc < 3:
 		y.cut(common(n, p))
-		y.follows, y.notStreamingSince = r.primary+1, 0
+		y.follows, y.strayed = r.primary+1, 0
 		if s.broken != "incarnation" {
 			y.inc++
 		}

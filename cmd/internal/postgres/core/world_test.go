@@ -61,24 +61,24 @@ type sender struct {
 
 // node is a member and its server.
 type node struct {
-	view              ledger // the last record that it knows of its own term
-	loaded            [4]ssn // of its Voters
-	set               ssn
-	senders           [most]sender
-	wal               [longest]uint8 // of each record the timeline, and below it 4 bits of the commit's number, or 0
-	length            uint8
-	loads             uint8 // how many of loaded
-	barrier           uint8
-	inc               uint8
-	sealed            uint8
-	follows           uint8 // a member plus 1
-	primary           uint8 // out of recovery
-	stage             uint8 // of a promotion: the record written, SSN set
-	term              uint8 // under which it was chosen
-	waits             uint8 // its backends wait for standbys: what its checkpointer has loaded
-	late              uint8 // its walreceiver outlives its answer: only where that rule is broken
-	said              answer
-	notStreamingSince uint8 // promoted by hand, and not rewound since
+	view    ledger // the last record that it knows of its own term
+	loaded  [4]ssn // of its Voters
+	set     ssn
+	senders [most]sender
+	wal     [longest]uint8 // of each record the timeline, and below it 4 bits of the commit's number, or 0
+	length  uint8
+	loads   uint8 // how many of loaded
+	barrier uint8
+	inc     uint8
+	sealed  uint8
+	follows uint8 // a member plus 1
+	primary uint8 // out of recovery
+	stage   uint8 // of a promotion: the record written, SSN set
+	term    uint8 // under which it was chosen
+	waits   uint8 // its backends wait for standbys: what its checkpointer has loaded
+	late    uint8 // its walreceiver outlives its answer: only where that rule is broken
+	said    answer
+	strayed uint8 // promoted by hand, and not rewound since
 }
 
 // answer is what the member's claim says.

@@ -124,7 +124,7 @@ func (d wal) dropPart(ctx context.Context, t core.Timeline, former []walfile.Str
 	before := "" // the file of the segment before, from which the first record here may come
 	for _, b := range slices.Backward(former) {
 		path := d.path("pg_wal", walfile.SegmentName(b.Timeline, first-core.LSN(size), size))
-		if begins(path, first-core.LSN(size)) {
+		if at, err := walfile.FirstPage(path); err == nil && at == first-core.LSN(size) {
 			before = path
 			break
 		}
@@ -154,13 +154,6 @@ func missing(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// begins says whether a file of WAL holds the segment that begins there, as its first page has it.
-// A file that is kept for later use has old content, or none.
-func begins(path string, first core.LSN) bool {
-	at, err := walfile.FirstPage(path)
-	return err == nil && at == first
-}
-
 // ending is what is known of where the WAL in a file ends.
 type ending int
 
@@ -178,10 +171,10 @@ var walEnds = regexp.MustCompile(`error in WAL record at ([0-9A-F]+/[0-9A-F]+)`)
 // there.
 func (d wal) walEnd(ctx context.Context, path, before string, first, end core.LSN, size uint64,
 ) (at core.LSN, _ ending) {
-	switch {
-	case missing(path):
+	switch at, err := walfile.FirstPage(path); {
+	case err != nil:
 		return 0, endUnknown
-	case !begins(path, first):
+	case at != first: // it was kept for later use: it has old content, or none
 		return 0, endsEarly
 	}
 	// pg_waldump reads the files of one timeline: here they are, under such names.

@@ -332,17 +332,11 @@ func (a *agent) news() {
 
 // newest is the largest token that the agent has seen.
 func (a *agent) newest() uint64 {
-	var t uint64
-	if a.line != nil {
-		t = a.line.Token
-	}
+	var own uint64
 	if a.term != nil {
-		t = max(t, a.term.token)
+		own = a.term.token
 	}
-	if a.record != nil {
-		t = max(t, a.record.Token)
-	}
-	return t
+	return core.Newest(a.line, a.record, own)
 }
 
 // readRecord reads the record, one read at a time.

@@ -8,6 +8,7 @@ package walfile
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -92,8 +93,12 @@ func FirstPage(path string) (core.LSN, error) {
 	}
 	defer f.Close()
 	var header [16]byte // magic, flags: 2 bytes each; timeline: 4; LSN: 8
-	if _, err := io.ReadFull(f, header[:]); err != nil {
+	_, err = io.ReadFull(f, header[:])
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return 0, nil
+	case err != nil:
+		return 0, err
 	}
 	return core.LSN(binary.NativeEndian.Uint64(header[8:])), nil
 }

@@ -110,6 +110,9 @@ func TestFirstPage(t *testing.T) {
 	if _, err := walfile.FirstPage(filepath.Join(t.TempDir(), "missing")); err == nil {
 		t.Error("a file that is missing has a page")
 	}
+	if _, err := walfile.FirstPage(t.TempDir()); err == nil {
+		t.Error("what cannot be read has no page")
+	}
 }
 
 func TestAncestors(t *testing.T) {
