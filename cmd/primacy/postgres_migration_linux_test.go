@@ -351,6 +351,11 @@ const maxGap = 2*time.Second + 3*time.Second
 // gap checks how long no row was acknowledged.
 func (c *keptCluster) gap(way string) {
 	c.Helper()
+	now := time.Now()
+	c.eventually("a row is acknowledged", func() bool { // else the gap has not ended
+		_, _, _, at := c.writer.Counts()
+		return at.After(now)
+	})
 	longest := c.writer.Gap(time.Time{})
 	acknowledged, unknown, by, _ := c.writer.Counts()
 	c.Logf("%s: %d rows acknowledged, %d of unknown outcome, the last by %s; the longest gap is %v", way, acknowledged,
