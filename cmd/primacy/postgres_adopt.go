@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,20 +22,21 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/patroni"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
+	"github.com/primacy-go/primacy/etcdstore"
 )
 
 // adopting is `primacy postgres adopt`.
 type adopting struct {
 	*cluster
 	patroni, secrets string
-	primary          bool
+	primary, undo    bool
 	wait             time.Duration
 }
 
 func postgresAdoptCommand(a *app) *cobra.Command {
 	v := &adopting{cluster: &cluster{app: a}}
 	c := &cobra.Command{
-		Use:   "adopt -f FILE [--primary] | --patroni FILE",
+		Use:   "adopt -f FILE [--primary | --undo] | --patroni FILE",
 		Short: "Take over the database of a cluster that Patroni has kept",
 		Long: `Take over an existing database from Patroni, on one machine, while its server goes on. Nothing is copied.
 The steps are in docs/postgres-migration.md.
@@ -50,6 +52,9 @@ With -f it looks whether the member can take the data over, and notes that it is
 stopped: on this machine for a standby, on all machines for the primary. The server is not touched. The member that is
 started next shuts it down and starts it again, once the primary's was adopted too.
 
+With --undo, as long as there is no record of the cluster, that note goes: Patroni may have the data again. The member
+must be stopped. Patroni is paused then, as before.
+
 Exit 1 if something has to be done first: nothing was noted then.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,11 +66,15 @@ Exit 1 if something has to be done first: nothing was noted then.`,
 			case v.path == "":
 				return errors.New("postgres adopt: give -f FILE, or --patroni FILE")
 			}
+			if v.undo {
+				return v.revoke(cmd.Context())
+			}
 			return v.adopt(cmd.Context())
 		},
 	}
 	c.Flags().StringVarP(&v.path, "file", "f", "", "the file of this member")
 	c.Flags().BoolVar(&v.primary, "primary", false, "this is the primary; Patroni is stopped on all machines")
+	c.Flags().BoolVar(&v.undo, "undo", false, "forget that this member was adopted: Patroni may have its data")
 	c.Flags().StringVar(&v.patroni, "patroni", "", "Patroni's file of this member, to make one of ours from")
 	c.Flags().StringVar(&v.secrets, "secrets", "", "with --patroni: write the passwords into files there")
 	c.Flags().DurationVar(&v.wait, "wait", time.Minute, "how long to wait until a Patroni that was stopped is gone "+
@@ -155,6 +164,48 @@ func (v *adopting) adopt(ctx context.Context) error {
 		return err
 	}
 	v.say("%s is adopted as a %s: start it now: primacy postgres -f %s", v.file.Name, as, v.path)
+	return nil
+}
+
+// revoke forgets an adoption that did not come about.
+func (v *adopting) revoke(ctx context.Context) error {
+	r, done, err := v.reach(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	disk, err := clone.Open((&postgresVerb{app: v.app}).member(v.file).Clone) // the member does not run meanwhile
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	s, err := pgagent.StateOf(v.file.Data)
+	if err != nil {
+		return err
+	}
+	rec, err := r.record.Read(ctx)
+	switch {
+	case err != nil:
+		return err
+	case rec != nil || s.Seq > 0:
+		return fail(exitNo, "nothing was changed: there is a record of %s: 'primacy postgres leave' gives it back",
+			v.name)
+	case s.Adopted == "":
+		return fail(exitNo, "nothing was changed: %s was not adopted", v.file.Data)
+	}
+	if s.Adopted != core.AdoptedStandby {
+		p := former{r, v.file.Name, s.SystemID, 0}
+		if err := p.pause(ctx, true); err != nil { // first: else a Patroni on another machine would elect
+			return err
+		}
+		if err := p.initialize(ctx, s.SystemID); err != nil {
+			return err
+		}
+	}
+	if err := pgagent.Leave(v.file.Data); err != nil {
+		return err
+	}
+	v.say("%s is adopted no more: start Patroni on the primary first", v.file.Name)
 	return nil
 }
 
@@ -259,7 +310,16 @@ func (v *adopting) parameters(ctx context.Context, r *reached, server *pgserver.
 // elsewhere.
 func layout(data string, m pgserver.Manner) error {
 	write := func(name string, text []byte) error {
-		f, err := os.OpenFile(filepath.Join(data, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		path := filepath.Join(data, name)
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if errors.Is(err, fs.ErrExist) {
+			there, err := os.ReadFile(path)
+			if err == nil && !bytes.Equal(there, text) {
+				err = fmt.Errorf("%s is not the file that the server uses, and primacy's would use it: move it away",
+					path)
+			}
+			return err
+		}
 		if err != nil {
 			return err
 		}
@@ -274,7 +334,7 @@ func layout(data string, m pgserver.Manner) error {
 		if err == nil {
 			err = write(one.name, text)
 		}
-		if err != nil && !errors.Is(err, fs.ErrExist) {
+		if err != nil {
 			return err
 		}
 	}
@@ -283,10 +343,7 @@ func layout(data string, m pgserver.Manner) error {
 	if filepath.Clean(m.ConfigFile) == filepath.Join(data, "postgresql.conf") {
 		return nil
 	}
-	if err := write("postgresql.conf", []byte(text)); !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
+	return write("postgresql.conf", []byte(text))
 }
 
 // former is the Patroni that has kept a cluster, as its keys show it.
@@ -307,7 +364,7 @@ func (c *cluster) kept(ctx context.Context, r *reached) (well string, err error)
 		return "", err
 	}
 	keys, err := former{r, c.file.Name, system, 0}.keys(ctx)
-	if err != nil || keys["initialize"] == system {
+	if p := (former{systemID: system}); err != nil || p.ours(keys["initialize"]) {
 		return "kept by Patroni; 'primacy postgres adopt' takes it over", err
 	}
 	return "", fmt.Errorf("%s holds a database, and the store knows no cluster %s, nor does Patroni there: give an "+
@@ -321,6 +378,9 @@ func (p former) keys(ctx context.Context) (map[string]string, error) {
 	defer cancel()
 	dir := pgconfig.Dir(p.namespace, p.name)
 	all, err := p.keeper.Raw().Beside(ctx, dir)
+	if err != nil {
+		return nil, fail(exitUnreachable, "%w", err)
+	}
 	keys := map[string]string{}
 	for _, k := range all {
 		keys[strings.TrimPrefix(k.Key, dir)] = string(k.Value)
@@ -343,11 +403,13 @@ func (p former) fits(ctx context.Context, paused bool) error {
 	_ = json.Unmarshal([]byte(keys["history"]), &history)
 	switch is := keys["initialize"]; {
 	case is == "":
-		return fmt.Errorf("Patroni keeps no cluster at %s in this store: are cluster, namespace and store right?", dir)
-	case is != p.systemID:
-		return fmt.Errorf("Patroni keeps database system %s at %s, and the data are of %s", is, dir, p.systemID)
-	case paused && !dynamic.Pause:
-		return errors.New("Patroni is not paused: patronictl pause --wait, and stop Patroni then")
+		return fmt.Errorf("there is no cluster of Patroni at %s in this store: are cluster, namespace and store right?",
+			dir)
+	case !p.ours(is):
+		return fmt.Errorf("the cluster of Patroni at %s is database system %s, and the data are of %s", dir, is,
+			p.systemID)
+	case paused && !dynamic.Pause && is == p.systemID: // else a takeover had ended the pause, and was killed
+		return errors.New("the cluster is not paused by Patroni: patronictl pause --wait, and stop Patroni then")
 	}
 	if n := len(history); p.timeline > 0 && n > 0 && len(history[n-1]) > 0 {
 		if ended, ok := history[n-1][0].(float64); ok && core.Timeline(ended) >= p.timeline {
@@ -414,20 +476,51 @@ func (p former) takeOver(ctx context.Context, adopted core.Adoption) error {
 	if adopted == "" {
 		keys, err := p.keys(ctx)
 		if is := keys["initialize"]; err == nil && is != "" {
-			err = fmt.Errorf("Patroni keeps a cluster at %s: take it over (docs/postgres-migration.md), or give this "+
-				"one another "+
-				"name or namespace", pgconfig.Dir(p.namespace, p.name))
+			err = fmt.Errorf("there is a cluster of Patroni at %s: take it over (docs/postgres-migration.md), or give "+
+				"this one another name or namespace", pgconfig.Dir(p.namespace, p.name))
 		}
 		return err
 	}
 	if why, err := p.running(ctx, true); err != nil || why != "" {
 		return cmpErr(err, fail(exitUsage, "not taken over, and nothing was touched: %s: stop it on all machines", why))
 	}
-	if err := p.fits(ctx, false); err != nil {
+	if err := p.fits(ctx, adopted == core.AdoptedPrimary); err != nil {
+		var coded *exitError
+		if errors.As(err, &coded) {
+			return err
+		}
+		return fail(exitUsage, "not taken over, and nothing was touched: %w", err)
+	}
+	// First: once the pause is over, a Patroni whose machine was off would elect another primary.
+	if err := p.initialize(ctx, patroni.Guarded(p.systemID)); err != nil {
 		return err
 	}
+	return p.pause(ctx, false)
+}
+
+// initialize writes whose database Patroni keeps, over what is there of this database.
+func (p former) initialize(ctx context.Context, value string) error {
+	key := etcdstore.BesideWrite{Key: pgconfig.Dir(p.namespace, p.name) + "initialize", Value: []byte(value)}
+	key.Only = func(now etcdstore.BesideKey) bool { return p.ours(string(now.Value)) }
+	for {
+		ok, err := p.keeper.Raw().WriteBeside(ctx, "", 0, key)
+		if ok || err != nil {
+			return err
+		}
+	}
+}
+
+// ours says whether that is the key initialize of this database, also while primacy keeps it.
+func (p former) ours(initialize string) bool {
+	return initialize == p.systemID || initialize == patroni.Guarded(p.systemID)
+}
+
+// pause begins or ends the pause that Patroni sees.
+func (p former) pause(ctx context.Context, on bool) error {
 	_, _, _, err := p.shared.Change(ctx, func(d pgconfig.Document) (pgconfig.Document, error) {
-		delete(d, "pause")
+		if delete(d, "pause"); on {
+			d["pause"] = true
+		}
 		return d, nil
 	})
 	return err

@@ -56,7 +56,7 @@ func TestLayout(t *testing.T) {
 	}
 	put(filepath.Join(etc, "pg_hba.conf"), "hba")
 	put(filepath.Join(etc, "pg_ident.conf"), "ident")
-	put(filepath.Join(data, "pg_ident.conf"), "own")
+	put(filepath.Join(data, "pg_ident.conf"), "ident")
 	m := pgserver.Manner{ConfigFile: filepath.Join(etc, "it's.conf"), HBAFile: filepath.Join(etc, "pg_hba.conf"),
 		IdentFile: filepath.Join(etc, "pg_ident.conf")}
 	for range 2 {
@@ -64,11 +64,15 @@ func TestLayout(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, want := range map[string]string{"pg_hba.conf": "hba", "pg_ident.conf": "own",
+	for name, want := range map[string]string{"pg_hba.conf": "hba", "pg_ident.conf": "ident",
 		"postgresql.conf": "include '" + etc + "/it''s.conf'"} {
 		text, err := os.ReadFile(filepath.Join(data, name))
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s: %q, %v, want %q", name, text, err, want)
 		}
+	}
+	put(filepath.Join(data, "pg_hba.conf"), "initdb's own, which the server does not use")
+	if err := layout(data, m); err == nil || !strings.Contains(err.Error(), filepath.Join(data, "pg_hba.conf")) {
+		t.Errorf("%v, want a refusal: primacy's server would use it", err)
 	}
 }

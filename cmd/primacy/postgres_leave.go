@@ -64,6 +64,10 @@ func (v *leaving) leave(ctx context.Context) error {
 		return err
 	}
 	shared, _, err := d.Read()
+	if err == nil && !shared.Pause {
+		return fail(exitNo, "nothing was changed: Patroni would not find the cluster paused: primacy postgres config "+
+			"set -f %s pause=true", v.path)
+	}
 	if err == nil {
 		err = server.Configure(ctx, shared.Parameters)
 	}
@@ -76,6 +80,13 @@ func (v *leaving) leave(ctx context.Context) error {
 	}
 	defer disk.Close()
 	rec, err := v.paused(ctx, r) // the member may have done much until it was stopped
+	if err == nil {
+		has, lookErr := disk.Look()
+		if err = lookErr; err == nil && has != core.DataReady {
+			err = fmt.Errorf("the data in %s are not whole: start it again, and wait until list says that it follows",
+				v.file.Data)
+		}
+	}
 	pid, runs := pgserver.Foreign(server)
 	if s, stateErr := pgagent.StateOf(v.file.Data); err == nil && runs {
 		if err = stateErr; s.Incarnation != "" { // else it has left, and this is the second try
@@ -91,27 +102,37 @@ func (v *leaving) leave(ctx context.Context) error {
 	return v.goOn(ctx, r, server, *rec, runs)
 }
 
-// goOn has the server of a member that has left go on without it.
+// goOn has the server of a member that has left go on without it. The record goes before the
+// primary's server writes: it says where that one's WAL ended, and who has that could be promoted.
 func (v *leaving) goOn(ctx context.Context, r *reached, server *pgserver.Server, rec core.Record, runs bool) error {
 	primary := rec.Primary.Name == v.file.Name
 	log := filepath.Join(v.file.Data+".primacy", "server.log")
 	var sync *pgserver.Sync
 	if primary {
 		sync = syncOf(rec)
+		p := former{r, v.file.Name, rec.SystemID, 0}
+		if err := p.initialize(ctx, rec.SystemID); err != nil {
+			return fmt.Errorf("the key initialize of Patroni was not written: %w; to try again: the same command", err)
+		}
+		if err := r.record.Forget(ctx, rec); err != nil {
+			return fmt.Errorf("the cluster's record was not removed: %w; to try again: the same command", err)
+		}
 	}
 	if !runs {
-		if err := pgserver.Detach(ctx, server, sync, log); err != nil {
+		err := pgserver.Detach(ctx, server, sync, log)
+		if err != nil && primary {
+			return fmt.Errorf("%s has left, and its server was not started: %w: start Patroni here now",
+				v.file.Name, err)
+		}
+		if err != nil {
 			return fmt.Errorf("%s has left, and its server was not started: %w; to try again: the same command",
 				v.file.Name, err)
 		}
 	}
-	if !primary {
+	if primary {
+		v.say("%s has left: its server goes on as the primary, and its commits wait for the same standbys", v.file.Name)
+	} else {
 		v.say("%s has left: its server goes on, and follows %s", v.file.Name, rec.Primary.Name)
-		return nil
-	}
-	v.say("%s has left: its server goes on as the primary, and its commits wait for the same standbys", v.file.Name)
-	if err := r.record.Forget(ctx, rec); err != nil {
-		return fmt.Errorf("the cluster's record was not removed: %w; to try again: the same command", err)
 	}
 	return nil
 }

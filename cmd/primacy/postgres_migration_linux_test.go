@@ -24,7 +24,7 @@ import (
 // keptCluster is three servers that Patroni keeps, and the machines' files as the page names them.
 type keptCluster struct {
 	*pgCluster
-	patronis map[string]*servertest.Process
+	managers map[string]*servertest.Process
 	writer   *pgdemo.Writer
 }
 
@@ -34,11 +34,11 @@ func newKeptCluster(t *testing.T, dynamic string) *keptCluster {
 	programtest.Needs(t, "patroni") // Debian's package: make tools
 	w := postgresWorld(t).without("PGSERVICE").without("PRIMACY_ID").without("PRIMACY_STORE")
 	c := &keptCluster{pgCluster: &pgCluster{world: w, etcd: etcdtest.Start(t, etcdtest.Options{}),
-		members: map[string]*pgMember{}}, patronis: map[string]*servertest.Process{}}
+		members: map[string]*pgMember{}}, managers: map[string]*servertest.Process{}}
 	t.Cleanup(func() {
 		for _, m := range c.members {
 			m.Kill()
-			c.patronis[m.name].Kill()
+			c.managers[m.name].Kill()
 			text, _ := os.ReadFile(filepath.Join(c.dir, m.name, "data", "postmaster.pid"))
 			first, _, _ := strings.Cut(string(text), "\n")
 			if pid, err := strconv.Atoi(first); err == nil && pid > 1 {
@@ -88,7 +88,7 @@ postgresql:
 		}
 		c.own(dir)
 		c.own(filepath.Dir(m.file))
-		c.members[name], c.patronis[name] = m, &servertest.Process{}
+		c.members[name], c.managers[name] = m, &servertest.Process{}
 	}
 	c.writer = pgdemo.NewWriter(c.servers(), 3*time.Second)
 	for _, name := range machines {
@@ -114,7 +114,7 @@ func (c *keptCluster) patroni(name string) {
 		}
 		cmd.SysProcAttr.Credential = us.Credential
 	}
-	if err := c.patronis[name].Run(c.T, cmd, filepath.Join(dir, "patroni.log")); err != nil {
+	if err := c.managers[name].Run(c.T, cmd, filepath.Join(dir, "patroni.log")); err != nil {
 		c.Fatal(err)
 	}
 }
@@ -162,15 +162,15 @@ func (c *keptCluster) typed(machine, line string) {
 	if line, background, ok := strings.Cut(line, " & "); ok {
 		p := c.primacy(machine, line)
 		p.tells("waiting until its member is stopped")
-		c.typed(machine, strings.TrimSuffix(background, "; wait"))
+		c.typed(machine, strings.TrimPrefix(strings.TrimSuffix(background, "; wait"), "sleep 2; kill -0 $! && "))
 		p.ends(0)
 		return
 	}
 	c.Logf("%s $ %s", machine, line)
 	switch line {
 	case "systemctl disable --now patroni":
-		_ = syscall.Kill(c.patronis[machine].PID(), syscall.SIGTERM)
-		<-c.patronis[machine].Done()
+		_ = syscall.Kill(c.managers[machine].PID(), syscall.SIGTERM)
+		<-c.managers[machine].Done()
 		return
 	case "systemctl enable --now patroni":
 		c.patroni(machine)
@@ -239,21 +239,27 @@ func (c *keptCluster) owner() *world {
 	return &owner
 }
 
+// bare is a member's file without [api].
+func (c *keptCluster) bare(machine string) string {
+	c.Helper()
+	text, err := os.ReadFile(c.members[machine].file)
+	if err != nil {
+		c.Fatal(err)
+	}
+	bare, _, _ := strings.Cut(string(text), "[api]")
+	return bare
+}
+
 // notTaken looks that a member by itself takes nothing from Patroni, nor does a person too early.
 func (c *keptCluster) notTaken(machine string) {
 	c.Helper()
 	file := c.members[machine].file
-	text, err := os.ReadFile(file)
-	if err != nil {
-		c.Fatal(err)
-	}
-	bare, _, _ := strings.Cut(string(text), "[api]") // Patroni listens there
-	if err := os.WriteFile(file+".bare", []byte(bare), 0o644); err != nil {
+	if err := os.WriteFile(file+".bare", []byte(c.bare(machine)), 0o644); err != nil { // Patroni listens there
 		c.Fatal(err)
 	}
 	before := c.leader()
 	c.owner().start("postgres", "-f", file+".bare").ends(exitUsage).inOneLine().complains("has not started", "adopt")
-	c.owner().start("postgres", "adopt", "-f", file).ends(exitNo).inOneLine().complains("Patroni is not paused")
+	c.owner().start("postgres", "adopt", "-f", file).ends(exitNo).inOneLine().complains("is not paused by Patroni")
 	c.owner().start("postgres", "adopt", "--primary", "-f", file).ends(exitNo).inOneLine().complains("is a standby")
 	c.owner().start("postgres", "leave", "-f", file).ends(exitNo).inOneLine().complains("is of no member")
 	if c.leader() != before {

@@ -210,12 +210,12 @@ func wantNobodyLeft(t *testing.T) {
 // happened.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("waited a minute for: %s%s", what, whoIsThere(os.Getpid()))
+	t.Fatalf("waited 20 s for: %s%s", what, whoIsThere(os.Getpid()))
 }
 
 // whoIsThere describes every process below pid, for a test that failed.

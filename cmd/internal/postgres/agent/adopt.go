@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
@@ -54,6 +55,14 @@ func beginAdoption(ctx context.Context, a *Agent) error {
 	c, err := a.server.Control(ctx)
 	if err != nil {
 		return err
+	}
+	if s.Adopted == core.AdoptedPrimary {
+		// Patroni may have had it again meanwhile: then another member may be the primary by now.
+		_, signal := os.Stat(filepath.Join(a.cfg.Server.Data, "standby.signal"))
+		if signal == nil || strings.Contains(c.State, "recovery") {
+			return fmt.Errorf("%w: %s was adopted as the primary's, and is a standby's now (%s): "+
+				"'primacy postgres adopt --undo', and adopt it anew", ErrForeign, a.cfg.Server.Data, c.State)
+		}
 	}
 	return a.cfg.TakeOver(ctx, s.Adopted, c.SystemID, max(c.Checkpoint.Timeline, c.MinEnd.Timeline))
 }

@@ -67,8 +67,8 @@
 //     manager's servers go on, and who was adopted as a standby does not stand. Who was adopted
 //     as the primary and has a term ends its server, reads all of the WAL, and writes the first
 //     record, without voters: nobody else can be promoted until rule 7 has found that some have
-//     all of it, also where the cluster is to be async. A member that leaves forgets its
-//     incarnation before another manager's server writes to the data.
+//     all of it, or until the next record has made the cluster async. A member that leaves forgets
+//     its incarnation, and the last one the record, before another manager's server writes.
 //
 // # Why no acknowledged commit is lost
 //
@@ -89,8 +89,10 @@
 //
 // A database that was adopted begins with a promotion too. What the former manager's primary has
 // acknowledged is flushed there, and its server has ended before the WAL is read: so the first
-// primary has all of it. That the server was the primary is a person's word; that the former
-// manager is gone is looked up, and a second one that was adopted as the primary changes nothing.
+// primary has all of it. That the server was the primary is a person's word, void where the data
+// have become a standby's since. That the former manager is gone is looked up, and the store tells
+// one that comes back later that these are not its data. A second member that was adopted as the
+// primary changes nothing.
 //
 // No clock occurs in this: a frozen or slow P, a guardian that fails, a lease that is believed too
 // long cost no row. That the store gives the term to one member at a time makes surveys follow one

@@ -110,11 +110,17 @@ func (m *Mirror) once(ctx context.Context, v view) error {
 	return m.lead(ctx, now, v)
 }
 
+// Guarded is what the key initialize says while primacy keeps a database. No database has that
+// system identifier, so a Patroni that starts beside primacy, for its machine was off, refuses to
+// run ("system ID mismatch") before it touches its server. With the true one it would elect a
+// second primary where ours has just lost its term.
+func Guarded(systemID string) string { return "0" + systemID }
+
 // others says whether the keys are those of another database system: of a Patroni that keeps a
 // cluster of the same name. To write over its leader would take its lock from it.
 func (m *Mirror) others(now cluster, v view) bool {
 	is := now.value("initialize")
-	strange := v.Record != nil && is != "" && is != v.Record.SystemID
+	strange := v.Record != nil && is != "" && is != v.Record.SystemID && is != Guarded(v.Record.SystemID)
 	if strange && !m.strange {
 		m.Log.Error("Patroni's keys are those of another cluster, and are left alone: give this one another name or "+
 			"another namespace", "keys", m.Dir, "system", is, "own", v.Record.SystemID)
@@ -203,7 +209,7 @@ func (m *Mirror) lead(ctx context.Context, now cluster, v view) error {
 		text, _ := json.Marshal(value)
 		return etcdstore.BesideWrite{Key: m.Dir + name, Value: text}
 	}
-	initialize := etcdstore.BesideWrite{Key: m.Dir + "initialize", Value: []byte(v.Record.SystemID)}
+	initialize := etcdstore.BesideWrite{Key: m.Dir + "initialize", Value: []byte(Guarded(v.Record.SystemID))}
 	leader := etcdstore.BesideWrite{Key: m.Dir + "leader", Value: []byte(m.Name), Claim: true}
 	m.wrote = true
 	_, err := m.Keys.WriteBeside(ctx, m.claimKey, token, initialize, leader, key("status", m.statusKey(v)),

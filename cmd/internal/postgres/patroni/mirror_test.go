@@ -79,7 +79,7 @@ func TestMirror(t *testing.T) {
 	one.once()
 	two.once()
 	c := one.keys()
-	for key, want := range map[string]string{"leader": "pg1", "initialize": "77",
+	for key, want := range map[string]string{"leader": "pg1", "initialize": "077",
 		"status":  `{"optime":1000,"slots":{"pg2":990}}`,
 		"sync":    `{"leader":"pg1","sync_standby":"pg2","quorum":0}`,
 		"history": `[[1,800,"born by initdb","","pg1"]]`} {

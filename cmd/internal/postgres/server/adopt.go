@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -201,19 +202,26 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 	}
 }
 
-// dropAutoConf removes a setting from postgresql.auto.conf.
-func dropAutoConf(d *directory, name string) error {
+// dropAutoConf removes settings from postgresql.auto.conf.
+func dropAutoConf(d *directory, names ...string) error {
 	d.files.Lock()
 	defer d.files.Unlock()
 	text, err := os.ReadFile(d.path(autoConf))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	var b strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if m := settingLine.FindStringSubmatch(line); m == nil || !strings.EqualFold(m[1], name) {
+		m := settingLine.FindStringSubmatch(line)
+		if m == nil || !slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(m[1], name) }) {
 			b.WriteString(line)
 		}
+	}
+	if b.String() == string(text) {
+		return nil
 	}
 	return durable.Replace(d.path(autoConf), []byte(b.String()))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,6 +106,11 @@ func (s *Server) launch(ctx context.Context) (Process, error) {
 		return nil, fmt.Errorf("parameters: %w", err)
 	}
 	nobody := Sync{}.String()
+	// Values by which commits could be lost may stand there too: of ALTER SYSTEM, or of a former
+	// manager.
+	if err := dropAutoConf(s.directory, slices.Collect(maps.Keys(lossy))...); err != nil {
+		return nil, fmt.Errorf("%s: %w", autoConf, err)
+	}
 	if _, err := s.writeAutoConf(setting{conninfo, ""}, setting{slotName, ""}, setting{syncSSN, nobody}); err != nil {
 		return nil, fmt.Errorf("%s: %w", autoConf, err)
 	}

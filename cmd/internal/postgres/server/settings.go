@@ -160,6 +160,15 @@ var lossy = map[string][]string{
 	"synchronous_commit": {"off", "local", "remote_write"},
 }
 
+// safe are parameters, and PostgreSQL's own values of lossy where there are none: so those of
+// postgresql.conf, which may be of a former manager, do not count.
+func safe(parameters map[string]string) map[string]string {
+	all := map[string]string{"fsync": "on", "full_page_writes": "on", "data_sync_retry": "off",
+		"synchronous_commit": "on"}
+	maps.Copy(all, parameters)
+	return all
+}
+
 // meaning is a value in the way in which lossy and owned write it: PostgreSQL knows many words for
 // on and off.
 func meaning(value string) string {
@@ -200,9 +209,10 @@ func checkParameter(name, value string) error {
 func (d *directory) writeUserConf(parameters map[string]string) error {
 	var b bytes.Buffer
 	b.WriteString("# Written by primacy: change the cluster's configuration instead.\n")
-	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+	all := safe(parameters)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if _, ours := owned[name]; !ours && byDefault[name] == "" { // else it is on the command line
-			fmt.Fprintf(&b, "%s = %s\n", name, quoteSetting(parameters[name]))
+			fmt.Fprintf(&b, "%s = %s\n", name, quoteSetting(all[name]))
 		}
 	}
 	fmt.Fprintf(&b, "%s = '%s'\n", loadedMark, markOf(parameters))
@@ -217,14 +227,17 @@ func (d *directory) writeUserConf(parameters map[string]string) error {
 		return err
 	}
 	const include = "include_if_exists = '" + userConf + "'"
-	lines := strings.Split(string(text), "\n")
-	if slices.ContainsFunc(lines, func(l string) bool { return strings.TrimSpace(l) == include }) {
+	var next strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if strings.TrimSpace(line) != include {
+			next.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+		}
+	}
+	next.WriteString(include + "\n") // the last line of a setting counts
+	if next.String() == string(text) {
 		return nil
 	}
-	if n := len(text); n > 0 && text[n-1] != '\n' {
-		text = append(text, '\n')
-	}
-	return durable.Replace(main, append(text, include+"\n"...))
+	return durable.Replace(main, []byte(next.String()))
 }
 
 // writeAutoConf sets these in postgresql.auto.conf and keeps all other lines. It says whether that
