@@ -80,6 +80,7 @@ func (m *tmux) types(text string, keys ...string) {
 // shell runs a line in the shell and returns what it writes to out.
 func (m *tmux) shell(line string) string {
 	m.Helper()
+	_ = os.Remove(filepath.Join(m.dir, "out")) // it is not to be read before this line has written it
 	m.types(line+" >out", "Enter")
 	m.status()
 	b, err := os.ReadFile(filepath.Join(m.dir, "out"))
@@ -224,6 +225,7 @@ func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
 	})
 	next.signal(syscall.SIGTERM).ends(128 + 15)
 	m.types("", "Enter")
+	m.status()
 	m.shows(fmt.Sprintf("Exit %d", exitLost))
 	if got := m.shell("stty -g"); got != modes {
 		t.Errorf("the terminal's modes are %s, were %s", got, modes)
