@@ -112,7 +112,7 @@ func (v *postgresVerb) run(ctx context.Context) error {
 		return fmt.Errorf("%s: store %q cannot keep the cluster's record: use etcd://… or embedded:DIR", v.path,
 			f.Store)
 	}
-	member := v.member(f)
+	member := v.postgresMember(f)
 	member.Shared = pgconfig.Of(keeper.Raw(), pgconfig.Key(f.Namespace, f.Cluster))
 	member.TakeOver = func(ctx context.Context, adopted core.Adoption, system string, at core.Timeline) error {
 		r := &reached{cluster: &cluster{app: v.app, name: f.Cluster, namespace: f.Namespace}, shared: member.Shared,
@@ -154,23 +154,23 @@ func (a *app) saidByFile(path string, flags ...string) error {
 }
 
 // postgresLog writes for people, and what was ordered too with --verbose.
-func (v *postgresVerb) postgresLog() *slog.Logger {
+func (a *app) postgresLog() *slog.Logger {
 	level := slog.LevelInfo
 	switch {
-	case v.verbose:
+	case a.verbose:
 		level = slog.LevelDebug
-	case v.quiet:
+	case a.quiet:
 		level = slog.LevelError
 	}
-	return slog.New(slog.NewTextHandler(v.stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
 }
 
-// member is what the file says, as the agent takes it.
-func (v *postgresVerb) member(f *pgfile.File) agent.Config {
+// postgresMember is what the file says, as the agent takes it.
+func (a *app) postgresMember(f *pgfile.File) agent.Config {
 	first, login := f.Begin(), libpq.Replication{User: f.ReplicationUser, Passfile: f.Passfile}
 	return agent.Config{
 		Cluster: f.Cluster, Name: f.Name, TTL: f.TTL, LoopWait: f.LoopWait, First: pgconfig.First(f.First),
-		Priority: f.Priority, NoSync: f.NoSync, NoFailover: f.NoFailover, Log: v.postgresLog(),
+		Priority: f.Priority, NoSync: f.NoSync, NoFailover: f.NoFailover, Log: a.postgresLog(),
 		Details: f.API.Listen != "",
 		Server: pgserver.Config{Data: f.Data, Bin: f.Bin, Listen: f.Listen, SocketDir: f.SocketDir,
 			Superuser: f.Superuser, Parameters: first.Parameters, Replication: login},
@@ -182,7 +182,7 @@ func (v *postgresVerb) member(f *pgfile.File) agent.Config {
 			if token != 0 {
 				w.Name, w.Token = agent.Prefix+f.Cluster, token
 			}
-			return v.endLease(w, f.TTL)
+			return a.endLease(w, f.TTL)
 		},
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,7 +139,7 @@ func (v *adopting) adopt(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	member := (&postgresVerb{app: v.app}).member(v.file)
+	member := v.postgresMember(v.file)
 	server, err := pgserver.New(member.Server, pgserver.Exec{})
 	if err != nil {
 		return err
@@ -174,7 +175,7 @@ func (v *adopting) revoke(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	disk, err := clone.Open((&postgresVerb{app: v.app}).member(v.file).Clone) // the member does not run meanwhile
+	disk, err := clone.Open(v.postgresMember(v.file).Clone) // the member does not run meanwhile
 	if err != nil {
 		return err
 	}
@@ -213,10 +214,10 @@ func (v *adopting) revoke(ctx context.Context) error {
 func (v *adopting) fits(ctx context.Context, r *reached, server *pgserver.Server, disk *clone.Dir) error {
 	data := v.file.Data
 	if s, err := pgagent.StateOf(data); err != nil || s.Incarnation != "" && (s.Adopted == "" || s.Seq > 0) {
-		return cmpErr(err, fmt.Errorf("%s is a member's already: %s.primacy/state.json", data, data))
+		return cmp.Or(err, fmt.Errorf("%s is a member's already: %s.primacy/state.json", data, data))
 	}
 	if state, err := disk.Look(); err != nil || state != core.DataReady {
-		return cmpErr(err, fmt.Errorf("there is no database in %s", data))
+		return cmp.Or(err, fmt.Errorf("there is no database in %s", data))
 	}
 	if _, runs := pgserver.Foreign(server); !runs {
 		return fmt.Errorf("no server runs in %s: start Patroni, pause it (patronictl pause --wait), and stop it again",
@@ -250,13 +251,6 @@ func (v *adopting) fits(ctx context.Context, r *reached, server *pgserver.Server
 		}
 	}
 	return layout(data, m)
-}
-
-func cmpErr(first, second error) error {
-	if first != nil {
-		return first
-	}
-	return second
 }
 
 // manner asks the running server how it was set up.
@@ -359,7 +353,7 @@ func (c *cluster) kept(ctx context.Context, r *reached) (well string, err error)
 	if err != nil || s.Adopted != "" {
 		return fmt.Sprintf("adopted as a %s", s.Adopted), err
 	}
-	system, err := clone.SystemID((&postgresVerb{app: c.app}).member(c.file).Clone)
+	system, err := clone.SystemID(c.postgresMember(c.file).Clone)
 	if err != nil {
 		return "", err
 	}
@@ -482,7 +476,7 @@ func (p former) takeOver(ctx context.Context, adopted core.Adoption) error {
 		return err
 	}
 	if why, err := p.running(ctx, true); err != nil || why != "" {
-		return cmpErr(err, fail(exitUsage, "not taken over, and nothing was touched: %s: stop it on all machines", why))
+		return cmp.Or(err, fail(exitUsage, "not taken over, and nothing was touched: %s: stop it on all machines", why))
 	}
 	if err := p.fits(ctx, adopted == core.AdoptedPrimary); err != nil {
 		var coded *exitError

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
+	"github.com/primacy-go/primacy/etcdstore"
 )
 
 // TestAdoptMakesAFile: `adopt --patroni` writes a file, and passwords into files that nobody else
@@ -75,4 +79,63 @@ func TestLayout(t *testing.T) {
 	if err := layout(data, m); err == nil || !strings.Contains(err.Error(), filepath.Join(data, "pg_hba.conf")) {
 		t.Errorf("%v, want a refusal: primacy's server would use it", err)
 	}
+}
+
+// TestAKilledTakeoverGoesOn: the member that takes a database over writes the key initialize, and
+// ends Patroni's pause then. One that was killed in between or after that does the same again. Once
+// a Patroni has its key back, it has to pause first.
+func TestAKilledTakeoverGoesOn(t *testing.T) {
+	w := newWorld(t)
+	a := &app{stdout: io.Discard, stderr: io.Discard, store: w.store, ttl: 30 * time.Second, timeout: time.Minute}
+	c := &cluster{app: a, name: filepath.Base(w.dir), namespace: "/service"}
+	r, done, err := c.open(t.Context(), "postgres/"+c.name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	dir := "/service/" + c.name + "/"
+	put := func(key, value string) {
+		t.Helper()
+		k := etcdstore.BesideWrite{Key: dir + key, Value: []byte(value)}
+		if _, err := r.keeper.Raw().WriteBeside(t.Context(), "", 0, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take := func(system, refused string) {
+		t.Helper()
+		p := former{r, "pg1", system, 0}
+		before, err := p.keys(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = p.takeOver(t.Context(), core.AdoptedPrimary)
+		switch {
+		case refused == "" && err != nil, refused != "" && (err == nil || !strings.Contains(err.Error(), refused)):
+			t.Errorf("%q is taken over: %v, want %q", system, err, refused)
+		}
+		keys, err := p.keys(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		initialize, config := "0"+system, "{}"
+		if refused != "" {
+			initialize, config = before["initialize"], before["config"]
+		}
+		if keys["initialize"] != initialize || keys["config"] != config {
+			t.Errorf("then initialize is %q and config %q, want %q and %q", keys["initialize"], keys["config"],
+				initialize, config)
+		}
+	}
+	put("initialize", "7")
+	put("config", `{}`)
+	take("7", "not paused by Patroni")
+	put("config", `{"pause":true}`)
+	take("8", "is database system 7")
+	take("7", "")
+	take("7", "") // both were written
+	put("config", `{"pause":true}`)
+	take("7", "") // only initialize was
+	take("8", "is database system 07")
+	put("initialize", "7")
+	take("7", "not paused by Patroni")
 }

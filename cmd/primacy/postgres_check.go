@@ -55,7 +55,7 @@ func (c *cluster) check(ctx context.Context) error {
 		}
 		fmt.Fprintf(c.stdout, "ok    %s: %s\n", what, well)
 	}
-	member := (&postgresVerb{app: c.app}).member(c.file)
+	member := c.postgresMember(c.file)
 	tell("file", nil, fmt.Sprintf("member %s of cluster %s", c.file.Name, c.file.Cluster))
 	server, err := pgserver.New(member.Server, pgserver.Exec{})
 	tell("server", err, "programs in "+c.file.Bin)

@@ -51,7 +51,7 @@ func (v *leaving) leave(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	member := (&postgresVerb{app: v.app}).member(v.file)
+	member := v.postgresMember(v.file)
 	server, err := pgserver.New(member.Server, pgserver.Exec{})
 	if err != nil {
 		return err
@@ -119,14 +119,12 @@ func (v *leaving) goOn(ctx context.Context, r *reached, server *pgserver.Server,
 		}
 	}
 	if !runs {
-		err := pgserver.Detach(ctx, server, sync, log)
-		if err != nil && primary {
-			return fmt.Errorf("%s has left, and its server was not started: %w: start Patroni here now",
-				v.file.Name, err)
-		}
-		if err != nil {
-			return fmt.Errorf("%s has left, and its server was not started: %w; to try again: the same command",
-				v.file.Name, err)
+		if err := pgserver.Detach(ctx, server, sync, log); err != nil {
+			next := "to try again: the same command"
+			if primary { // there is no record any more that the command would find
+				next = "start Patroni here now"
+			}
+			return fmt.Errorf("%s has left, and its server was not started: %w; %s", v.file.Name, err, next)
 		}
 	}
 	if primary {

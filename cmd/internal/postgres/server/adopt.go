@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -159,11 +157,11 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 		return unfit("%s is there: this was not the primary when it ended", signal)
 	}
 	if primary {
-		if _, err := s.writeAutoConf(setting{syncSSN, sync.String()}); err != nil {
+		if _, err := s.writeAutoConf(nil, setting{syncSSN, sync.String()}); err != nil {
 			return fmt.Errorf("%s: %w", autoConf, err)
 		}
 	} else {
-		if err := dropAutoConf(s.directory, syncSSN); err != nil {
+		if _, err := s.writeAutoConf([]string{syncSSN}); err != nil {
 			return fmt.Errorf("%s: %w", autoConf, err)
 		}
 		if err := durable.Replace(signal, nil); err != nil {
@@ -200,28 +198,4 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 		case <-time.After(10 * poll):
 		}
 	}
-}
-
-// dropAutoConf removes settings from postgresql.auto.conf.
-func dropAutoConf(d *directory, names ...string) error {
-	d.files.Lock()
-	defer d.files.Unlock()
-	text, err := os.ReadFile(d.path(autoConf))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var b strings.Builder
-	for line := range strings.Lines(string(text)) {
-		m := settingLine.FindStringSubmatch(line)
-		if m == nil || !slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(m[1], name) }) {
-			b.WriteString(line)
-		}
-	}
-	if b.String() == string(text) {
-		return nil
-	}
-	return durable.Replace(d.path(autoConf), []byte(b.String()))
 }

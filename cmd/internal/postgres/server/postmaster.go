@@ -108,10 +108,9 @@ func (s *Server) launch(ctx context.Context) (Process, error) {
 	nobody := Sync{}.String()
 	// Values by which commits could be lost may stand there too: of ALTER SYSTEM, or of a former
 	// manager.
-	if err := dropAutoConf(s.directory, slices.Collect(maps.Keys(lossy))...); err != nil {
-		return nil, fmt.Errorf("%s: %w", autoConf, err)
-	}
-	if _, err := s.writeAutoConf(setting{conninfo, ""}, setting{slotName, ""}, setting{syncSSN, nobody}); err != nil {
+	drop := slices.Collect(maps.Keys(lossy))
+	_, err = s.writeAutoConf(drop, setting{conninfo, ""}, setting{slotName, ""}, setting{syncSSN, nobody})
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", autoConf, err)
 	}
 	if err := durable.Replace(s.path("standby.signal"), nil); err != nil {

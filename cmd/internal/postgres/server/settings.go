@@ -240,16 +240,16 @@ func (d *directory) writeUserConf(parameters map[string]string) error {
 	return durable.Replace(main, []byte(next.String()))
 }
 
-// writeAutoConf sets these in postgresql.auto.conf and keeps all other lines. It says whether that
-// changed anything.
-func (d *directory) writeAutoConf(set ...setting) (changed bool, err error) {
+// writeAutoConf sets these in postgresql.auto.conf, removes what it sets of the names in drop, and
+// keeps all other lines. It says whether that changed anything.
+func (d *directory) writeAutoConf(drop []string, set ...setting) (changed bool, err error) {
 	d.files.Lock()
 	defer d.files.Unlock()
 	text, err := os.ReadFile(d.path(autoConf))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	next := withSettings(string(text), set)
+	next := withSettings(string(text), drop, set)
 	if err == nil && next == string(text) {
 		return false, durable.SyncDir(d.data) // it may have been replaced and not be on disk yet
 	}
@@ -258,13 +258,17 @@ func (d *directory) writeAutoConf(set ...setting) (changed bool, err error) {
 
 var settingLine = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_$.]*)`)
 
-// withSettings returns the text of a file of settings in which these are set, at its end. The last
-// line of a setting counts, and names are the same in upper and lower case.
-func withSettings(text string, set []setting) string {
+// withSettings returns the text of a file of settings in which these are set, at its end, and those
+// of the names in drop are not. The last line of a setting counts, and names are the same in upper
+// and lower case.
+func withSettings(text string, drop []string, set []setting) string {
+	for _, one := range set {
+		drop = append(drop, one.name)
+	}
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		m := settingLine.FindStringSubmatch(line)
-		if m != nil && slices.ContainsFunc(set, func(one setting) bool { return strings.EqualFold(one.name, m[1]) }) {
+		if m != nil && slices.ContainsFunc(drop, func(name string) bool { return strings.EqualFold(name, m[1]) }) {
 			continue
 		}
 		b.WriteString(strings.TrimSuffix(line, "\n") + "\n")

@@ -121,7 +121,7 @@ func (s *Server) SetSync(ctx context.Context, y Sync) error {
 }
 
 func (s *Server) load(ctx context.Context, y Sync) error {
-	if _, err := s.writeAutoConf(setting{syncSSN, y.String()}); err != nil {
+	if _, err := s.writeAutoConf(nil, setting{syncSSN, y.String()}); err != nil {
 		return fmt.Errorf("%s: %w", autoConf, err)
 	}
 	if err := s.reload(ctx); err != nil {
