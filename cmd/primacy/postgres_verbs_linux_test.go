@@ -201,6 +201,11 @@ func (c *pgCluster) configure() {
 	c.config("set", "parameters.fsync=off").ends(exitNo).inOneLine().complains("could be lost", "nothing was changed")
 	c.config("set", "acks").ends(exitUsage).inOneLine().complains("KEY=VALUE")
 	c.verb("list").ends(0).says("needs a restart for max_connections", "a commit needs 2 of")
+	store := "--store=etcd://" + c.etcd.Addr()
+	c.start("status", store).ends(0).says(": leading, timeline ")
+	c.start("status", store, "postgres/orders").ends(0).says(": following, timeline ",
+		"primacy postgres list --cluster orders")
+	c.start("postgres", "list", store, "--cluster", "orders").ends(0).says("a commit needs 2 of")
 	c.verb("restart", "--pending").ends(0).complains("pg1: done", "pg2: done", "pg3: done")
 	c.verb("restart", "--pending").ends(0).complains("no member needs a restart")
 	for name := range c.members {

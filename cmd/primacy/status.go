@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	pgagent "github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 )
@@ -98,7 +99,7 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	for i, st := range states {
 		token, value := "-", "-"
 		if st.Leader != nil {
-			token, value = tokenText(st.Leader.Token), orDash(string(st.Leader.Value))
+			token, value = tokenText(st.Leader.Token), orDash(valueText(st.Name, *st.Leader))
 		}
 		rows = append(rows, []string{clean(st.Name), whoAll(st), clock(led[i]), token, fmt.Sprint(waiting(st)), value})
 	}
@@ -246,7 +247,7 @@ const (
 func printLine(a *app, st primacy.State, past []primacy.TermRecord, store string) error {
 	rows := [][]string{{"PLACE", "ID", "TOKEN", "LEASE", "VALUE", "NOTE"}}
 	row := func(place string, s primacy.Entry) {
-		rows = append(rows, []string{place, who(&s), tokenText(s.Token), orDash(s.Lease), orDash(string(s.Value)),
+		rows = append(rows, []string{place, who(&s), tokenText(s.Token), orDash(s.Lease), orDash(valueText(st.Name, s)),
 			cmp.Or(printable(s.Note), "-")})
 	}
 	if st.Leader == nil {
@@ -281,8 +282,19 @@ func printLine(a *app, st primacy.State, past []primacy.TermRecord, store string
 			return err
 		}
 	}
+	if cluster, ok := strings.CutPrefix(st.Name, pgagent.Prefix); ok {
+		fmt.Fprintf(a.stdout, "\nfor a cluster of PostgreSQL: primacy postgres list --cluster %s\n", clean(cluster))
+	}
 	printAsOf(a, st.AsOf, store, st.Revision)
 	return nil
+}
+
+// valueText is what a candidate announces, for people.
+func valueText(name string, e primacy.Entry) string {
+	if s, ok := pgagent.SaidBy(name, e.Value); ok {
+		return s.String()
+	}
+	return string(e.Value)
 }
 
 func leaderToken(st primacy.State) primacy.Token {

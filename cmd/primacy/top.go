@@ -73,7 +73,7 @@ func runTop(ctx context.Context, a *app, o topOptions) error {
 	if out == nil {
 		return topOnce(ctx, a, src)
 	}
-	opts := top.Options{Source: src, Every: o.every, In: in, Out: out, ASCII: !utf8Locale(),
+	opts := top.Options{Source: src, Every: o.every, In: in, Out: out, ASCII: !utf8Locale(), Value: valueText,
 		Colours: !o.noColor && os.Getenv("NO_COLOR") == ""}
 	if _, ok := st.(driver.Asker); ok {
 		opts.Act = func(ctx context.Context, act top.Action) (string, error) {

@@ -50,7 +50,8 @@ func newPage(t testing.TB, w, h int) *page {
 	now := func() time.Time { return p.at }
 	watch.now = now
 	p.ui = &ui{store: src.Store, watch: watch, now: now, can: true, w: w, h: h,
-		act: func(a Action) { p.actions = append(p.actions, a) }}
+		said: func(_ string, e primacy.Entry) string { return "«" + string(e.Value) + "»" },
+		act:  func(a Action) { p.actions = append(p.actions, a) }}
 	p.view = watch.view()
 	return p
 }
@@ -123,6 +124,7 @@ func aFleet(t testing.TB, w, h int) *page {
 		state("shard-1", "web-3", 1900, "web-1"),
 		state("shard-2", "web-4", 1901),
 	}
+	p.states[0].Leader.Value = []byte("10.0.0.7")
 	p.terms["billing/invoicer"] = []Term{
 		{Token: 1843, From: noon.Add(-76 * time.Hour)},
 		{Token: 1700, From: noon.Add(-90 * time.Hour), To: noon.Add(-76 * time.Hour)},
@@ -158,7 +160,7 @@ func TestThePageAt80x24(t *testing.T) {
 ────────────────────────────────────────────────────────────────────────────────
 billing/invoicer  ok
 web-1, token 1843, for 3d04h, since DATE
-lease 1fweb-1: 12s of 15s left
+lease 1fweb-1: 12s of 15s left; value «10.0.0.7»
 LINE (2 waiting)
  1 web-2
  2 web-3

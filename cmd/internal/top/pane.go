@@ -76,7 +76,7 @@ func (u *ui) headLines(r *row) [][]part {
 		text += ": nobody but its holder can tell what is left"
 	}
 	if v := string(l.Value); v != "" && v != l.ID {
-		text += "; value " + v
+		text += "; value " + u.said(r.name, *l)
 	}
 	if l.Note != "" {
 		text += "; " + l.Note

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"github.com/primacy-go/primacy"
 )
 
 // Options say what is shown, and where.
@@ -22,6 +24,8 @@ type Options struct {
 	In, Out *os.File      // a terminal
 	Colours bool
 	ASCII   bool
+	// Value says to people what the candidate of an election announces.
+	Value func(name string, e primacy.Entry) string
 	// Act does what an operator has confirmed, and returns what became of it in words; nil: the
 	// store carries no requests.
 	Act func(context.Context, Action) (string, error)
@@ -61,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 		results: make(chan result, 1),
 		orders:  make(chan string), written: make(chan error, 1), painter: painter{colours: o.Colours}}
 	s.ui = &ui{store: o.Source.Store, watch: w, ascii: o.ASCII, now: time.Now, can: o.Act != nil, view: w.view(),
-		act: func(a Action) { s.start(ctx, a) }}
+		said: o.Value, act: func(a Action) { s.start(ctx, a) }}
 	w.ready = func() {
 		select {
 		case s.news <- struct{}{}:

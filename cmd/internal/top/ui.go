@@ -23,6 +23,7 @@ type ui struct {
 	watch *watcher
 	ascii bool
 	now   func() time.Time
+	said  func(name string, e primacy.Entry) string
 	can   bool // the store carries requests to leaders
 
 	w, h     int

@@ -3,7 +3,9 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +40,25 @@ type Said struct {
 	Refused string `json:"refused,omitempty"`
 	Pending string `json:"pending,omitempty"` // parameters that wait for a restart, with ", " between
 	Held    string `json:"held,omitempty"`    // those that stay larger than they were asked for
+}
+
+// SaidBy returns what a candidate of an election says of itself, if it is a member of a PostgreSQL
+// cluster.
+func SaidBy(election string, value []byte) (s Said, ok bool) {
+	ok = strings.HasPrefix(election, Prefix) && json.Unmarshal(value, &s) == nil && s.Phase != ""
+	return s, ok
+}
+
+// String says it to people, in a line.
+func (s Said) String() string {
+	text := fmt.Sprintf("%s: %s", s.Address, s.Phase)
+	if s.Timeline != 0 {
+		text += fmt.Sprintf(", timeline %d, WAL %v", s.Timeline, s.LSN)
+	}
+	if s.Why != "" {
+		text += ": " + s.Why
+	}
+	return text
 }
 
 // claim is this member's place in the election. Its value is what the member says of itself. It
