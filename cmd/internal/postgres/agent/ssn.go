@@ -19,13 +19,25 @@ type proof struct {
 	id     uint64 // of its order
 	sync   server.Sync
 	former []string // the names that it replaced
+
+	// What prove has reached; both are true from the beginning where no standbys are named.
+	seen  bool // each walsender has loaded the form that shows it
+	plain bool // the form that prefers nobody is in force
 }
 
 var errOther = errors.New("another SSN was ordered")
 
+// syncServer is what ssn needs of a [server.Server].
+type syncServer interface {
+	Mark(ctx context.Context) (int, error)
+	SetSync(ctx context.Context, y server.Sync) error
+	Proven(ctx context.Context, y server.Sync, former ...string) error
+	Position(ctx context.Context) (server.Standing, error)
+}
+
 // ssn sets the SSN of a server, and proves that each walsender has loaded it.
 type ssn struct {
-	server  *server.Server
+	server  syncServer
 	mu      sync.Mutex            // held while the SSN is set
 	toProve atomic.Pointer[proof] // nil: nothing is to be proven
 }
@@ -46,6 +58,7 @@ func (s *ssn) set(ctx context.Context, p *proof, marked bool) error {
 	if err := s.server.SetSync(ctx, p.sync); err != nil {
 		return err
 	}
+	p.seen, p.plain = !marked, !marked
 	s.toProve.Store(p)
 	return nil
 }
@@ -60,8 +73,8 @@ func (s *ssn) done(p *proof) bool { return s.toProve.CompareAndSwap(p, nil) }
 // after that: what is acknowledged under another SSN lies before it. Each SSN has one goroutine for
 // that, so that what was seen once is not asked again: it cannot be seen any more.
 func (s *ssn) prove(ctx context.Context, p *proof, proven func(core.LSN)) {
-	for seen := p.sync.Mark == 0; ctx.Err() == nil && s.toProve.Load() == p; pause(ctx, proveEvery) {
-		if at, ok := s.try(ctx, p, &seen); ok {
+	for ; ctx.Err() == nil && s.toProve.Load() == p; pause(ctx, proveEvery) {
+		if at, ok := s.try(ctx, p); ok {
 			proven(at)
 			return
 		}
@@ -69,17 +82,19 @@ func (s *ssn) prove(ctx context.Context, p *proof, proven func(core.LSN)) {
 }
 
 // try is one try. Once each walsender has shown that it has loaded the SSN, any k of its standbys
-// will do: the form that shows it prefers those that it names first.
-func (s *ssn) try(ctx context.Context, p *proof, seen *bool) (at core.LSN, ok bool) {
+// will do: the form that shows it prefers those that it names first. That is set once: each reload
+// wakes all processes of a server that is just being promoted.
+func (s *ssn) try(ctx context.Context, p *proof) (at core.LSN, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	if !*seen && s.server.Proven(ctx, p.sync, p.former...) != nil {
+	if !p.seen && s.server.Proven(ctx, p.sync, p.former...) != nil {
 		return 0, false
 	}
-	*seen = true
-	if p.sync.Mark != 0 && s.anyWillDo(ctx, p) != nil {
+	p.seen = true
+	if !p.plain && s.anyWillDo(ctx, p) != nil {
 		return 0, false
 	}
+	p.plain = true
 	end, err := s.server.Position(ctx)
 	return end.LSN, err == nil && end.Primary
 }
