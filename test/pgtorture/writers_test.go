@@ -19,8 +19,14 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// writeEvery is how often a writer inserts a row.
-const writeEvery = 20 * time.Millisecond
+// writeEvery is how often a writer inserts a row. tryAgain is the least time from one try that
+// failed to the next; the most is twice that. Each try makes up to three servers start a process,
+// all on this one machine: shorter, the writers' search for the next primary takes the processors
+// from it. One of eight tries every 10 ms.
+const (
+	writeEvery = 20 * time.Millisecond
+	tryAgain   = 50 * time.Millisecond
+)
 
 // Limits of a writer: how long it tries one address, and how long it waits for an answer before it
 // connects anew. One that is pinned waits longer than anything is frozen, so that it meets what is
@@ -113,7 +119,7 @@ func (w *writer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := w.write(ctx); err != nil {
 			w.drop()
-			pause(ctx, writeEvery+rand.N(writeEvery))
+			pause(ctx, tryAgain+rand.N(tryAgain))
 		}
 		next = next.Add(writeEvery)
 		if late := time.Since(next); late > writeEvery {
