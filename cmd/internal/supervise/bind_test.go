@@ -194,7 +194,7 @@ func TestUnbind(t *testing.T) {
 	f.do(t, "bind 1h")
 	f.do(t, "bind "+ttl.String())
 	first := f.deadline
-	f.do(t, "extend "+(ttl*3/2).String())
+	f.do(t, "extend "+(ttl*2).String())
 	f.awaitStamp(t, first)
 	wantDeadBy(t, f.file, f.deadline)
 	if got, want := f.status(t), (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
@@ -304,7 +304,8 @@ func TestBindWhileStopping(t *testing.T) {
 	s := newSupervisor(t)
 	ready := filepath.Join(t.TempDir(), "ready")
 	c := command("trap 'echo told' TERM; : > " + ready + "; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace, c.Margin = boottime.Now()+4*time.Second, 2500*time.Millisecond, 500*time.Millisecond
+	const left = 5 * time.Second
+	c.Grace, c.Margin = 3*time.Second, 500*time.Millisecond
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -312,13 +313,9 @@ func TestBindWhileStopping(t *testing.T) {
 	defer r.Close()
 	c.Stdout = w
 	defer w.Close()
-	p := start(t, s, c)
+	p := startWithin(t, s, &c, left)
 	w.Close()
-	eventually(t, "the shell has its trap", func() bool {
-		p.Extend(boottime.Now() + 4*time.Second)
-		_, err := os.Stat(ready)
-		return err == nil
-	})
+	extendUntil(t, p, &c, left, "the shell has its trap", exists(ready))
 	if _, err := r.Read(make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +522,7 @@ func TestMessagesOfALaterAction(t *testing.T) {
 	_ = sup.Wait()
 	eventually(t, "the guardian's end", func() bool { return isDead(guardian) })
 	wantNobodyLeft(t)
-	_ = read.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = read.SetReadDeadline(time.Now().Add(time.Minute))
 	if got, err := io.ReadAll(read); err != nil || string(got) != "the last words\n" {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -563,7 +560,7 @@ func TestDeathSignal(t *testing.T) {
 	dir := t.TempDir()
 	file, report := filepath.Join(dir, "stamps"), filepath.Join(dir, "report")
 	c := command("")
-	script := `"$1" __stamp "$2" child & trap 'kill -KILL $!; exit' QUIT; while :; do wait; done`
+	script := `trap 'kill -KILL $!; exit' QUIT; "$1" __stamp "$2" child & while :; do wait; done`
 	c.Args, c.Deadline = []string{"sh", "-c", script, "sh", self(), file}, NoDeadline
 	c.DeathSignal = unix.SIGQUIT
 	sup := supervisorCommand(t, setup{Command: c, Report: report})

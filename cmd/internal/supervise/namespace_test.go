@@ -251,10 +251,10 @@ func TestTheLastActionIsolated(t *testing.T) {
 func TestIsolatedSlowEnd(t *testing.T) {
 	s := newIsolating(t)
 	c := command("sleep 1000 & wait")
-	c.Deadline, c.Grace, c.Margin = boottime.Now()+ttl, 10*time.Millisecond, ttl/4
-	p := start(t, s, c)
+	c.Grace, c.Margin = 10*time.Millisecond, ttl/4
+	p := startWithin(t, s, &c, ttl)
 	child := 0
-	eventually(t, "the command's child", func() bool {
+	extendUntil(t, p, &c, ttl, "the command's child", func() bool {
 		if children := snapshot()(p.PID()); len(children) == 1 {
 			child = children[0]
 		}

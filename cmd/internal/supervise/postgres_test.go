@@ -62,7 +62,7 @@ func TestPostgres(t *testing.T) {
 			if err := server.Launch(); err != nil {
 				t.Fatal(err)
 			}
-			if err := server.Ready(30 * time.Second); err != nil {
+			if err := server.Ready(time.Minute); err != nil {
 				t.Fatal(err)
 			}
 			last := seconds(t, server.Query("SELECT max(at) FROM acts")) + aheadOfUptime(t)

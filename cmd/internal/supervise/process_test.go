@@ -103,8 +103,8 @@ func TestAnyBytesReachTheCommand(t *testing.T) {
 func TestDeadlineIsExtendedAndThenReached(t *testing.T) {
 	s := newSupervisor(t)
 	c, file := tree(t, ttl)
+	p := startWithin(t, s, &c, ttl)
 	first := c.Deadline
-	p := start(t, s, c)
 	last := first
 	for len(stamps(t, file)) < 3 || boottime.Now() < first+100*time.Millisecond {
 		last = boottime.Now() + ttl
@@ -127,14 +127,10 @@ func TestToldBeforeTheDeadline(t *testing.T) {
 	s := newSupervisor(t)
 	ready := filepath.Join(t.TempDir(), "ready")
 	c := command("trap 'exit 5' TERM; : > " + ready + "; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace = boottime.Now()+5*time.Second, 2*time.Second
-	p := start(t, s, c)
-	eventually(t, "the shell has its trap", func() bool {
-		c.Deadline = boottime.Now() + 5*time.Second
-		p.Extend(c.Deadline)
-		_, err := os.Stat(ready)
-		return err == nil
-	})
+	const left = 5 * time.Second
+	c.Grace = 2 * time.Second
+	p := startWithin(t, s, &c, left)
+	extendUntil(t, p, &c, left, "the shell has its trap", exists(ready))
 	got := p.Wait()
 	if want := (Status{Code: 5, Cause: CauseDeadline}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -146,9 +142,13 @@ func TestToldBeforeTheDeadline(t *testing.T) {
 
 func TestDeaf(t *testing.T) {
 	s := newSupervisor(t)
-	c := command("trap '' TERM; while :; do sleep 0.01; done")
-	c.Deadline, c.Grace, c.Margin = boottime.Now()+3*time.Second, 1500*time.Millisecond, time.Second
-	got := start(t, s, c).Wait()
+	ready := filepath.Join(t.TempDir(), "ready")
+	c := command("trap '' TERM; : > " + ready + "; while :; do sleep 0.01; done")
+	const left = 4 * time.Second
+	c.Grace, c.Margin = 2*time.Second, 1500*time.Millisecond
+	p := startWithin(t, s, &c, left)
+	extendUntil(t, p, &c, left, "the shell is deaf", exists(ready))
+	got := p.Wait()
 	if want := (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -98,7 +98,7 @@ func (s *screen) press(t *testing.T, keys string) {
 // see waits until want comes up on the screen, after what was seen before.
 func (s *screen) see(t *testing.T, want string) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		s.mu.Lock()
 		text := s.text.String()
 		i := strings.Index(text[s.read:], want)
@@ -110,7 +110,7 @@ func (s *screen) see(t *testing.T, want string) {
 			return
 		}
 	}
-	t.Fatalf("waited 10 s for %q on the screen:\n%s%s", want, s.text.String(), whoIsThere(os.Getpid()))
+	t.Fatalf("waited a minute for %q on the screen:\n%s%s", want, s.text.String(), whoIsThere(os.Getpid()))
 }
 
 // front returns the group in the foreground.
@@ -254,13 +254,16 @@ func TestNoWaitForASignalOutlastsTheDeadline(t *testing.T) {
 // Stopped with ^Z and forgotten: the right ends all the same.
 func TestDeadlineWhileStopped(t *testing.T) {
 	c := command(reads)
-	c.Grace, c.Margin = time.Second, time.Second // so much, since this process too must get a processor to see the end
-	dir := t.TempDir()                           // always there: no renewal
-	s := openScreen(t, setup{Command: c, TTL: 3 * time.Second, Hold: dir}, "sh", "-i")
+	c.Grace, c.Margin = 2*time.Second, 2*time.Second // this process, too, must get a processor to see the end
+	hold := filepath.Join(t.TempDir(), "hold")
+	s := openScreen(t, setup{Command: c, TTL: 5 * time.Second, Hold: hold}, "sh", "-i")
 	s.see(t, "ready> ")
 	s.press(t, "eval \"$RUN\"\n")
 	s.see(t, "up-42")
 	_, pid := awaitStart(t, s.report)
+	if err := os.WriteFile(hold, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	deadline := awaitDeadline(t, s.report)
 	s.press(t, "\x1a")
 	eventually(t, "a dead command", func() bool { return isDead(pid) })
