@@ -14,7 +14,7 @@ import (
 // open opens a store, which the caller closes.
 func open(t testing.TB, c pgstore.Config) *pgstore.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := pgstore.Open(ctx, c)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestASilentLinkHasNoTwoHolders(t *testing.T) {
 	t.Parallel()
 	srv := server(t)
 	p := drivertest.NewProxy(t, srv.Addr())
-	const ttl = 3 * time.Second
+	const ttl = 6 * time.Second // a busy machine renews in time
 	l := granted(t, opened(t, pgstore.Config{DSN: srv.URLAt(p.Addr)}), ttl)
 	var trusted atomic.Int64 // until when the holder may lead: a ttl after the last renewal that succeeded was called
 	stop := make(chan struct{})
@@ -85,7 +85,7 @@ func TestAFrozenServerEndsNoLease(t *testing.T) {
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		begun := time.Now()
-		if err := do(ctx); err == nil || final(err) || time.Since(begun) > 10*time.Second {
+		if err := do(ctx); err == nil || final(err) || time.Since(begun) > 30*time.Second {
 			t.Errorf("%s of a frozen server = %v after %v, want an unknown outcome when its context ends", what, err, time.Since(begun))
 		}
 		cancel()
@@ -177,13 +177,13 @@ func TestAServerThatIsNotThere(t *testing.T) {
 	defer cancel()
 	begun := time.Now()
 	_, err = pgstore.Open(ctx, pgstore.Config{DSN: "postgres://u@" + addr + "/d?sslmode=disable"})
-	if took := time.Since(begun); err == nil || final(err) || !strings.Contains(err.Error(), addr) || took < 400*time.Millisecond || took > 15*time.Second {
+	if took := time.Since(begun); err == nil || final(err) || !strings.Contains(err.Error(), addr) || took < 400*time.Millisecond || took > 30*time.Second {
 		t.Errorf("Open of a server that does not answer = %v after %v, want its address when the context ends", err, took)
 	}
 	ln.Close()
 	begun = time.Now()
 	_, err = pgstore.Open(soon(t), pgstore.Config{DSN: "postgres://u@" + addr + "/d?sslmode=disable"})
-	if took := time.Since(begun); err == nil || final(err) || !strings.Contains(err.Error(), addr) || strings.Contains(err.Error(), "\n") || took > 15*time.Second {
+	if took := time.Since(begun); err == nil || final(err) || !strings.Contains(err.Error(), addr) || strings.Contains(err.Error(), "\n") || took > 30*time.Second {
 		t.Errorf("Open of a server that refuses connections = %v after %v, want its address at once, in one line", err, took)
 	}
 }

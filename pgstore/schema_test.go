@@ -19,7 +19,7 @@ import (
 // more, then as this one again.
 func TestMigration(t *testing.T) {
 	srv := pgtest.Shared(t, "calm").Fresh()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := Open(ctx, Config{DSN: srv.URL()})
 	if err != nil {
@@ -62,7 +62,7 @@ func TestMigration(t *testing.T) {
 func TestARoleThatMayOnlyUseTheSchema(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Shared(t, "calm").Fresh()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, prefix := range []string{"primacy", `o'd"d %s {S}`} {
 		role := `u"'r ` + strings.ReplaceAll(prefix, `"`, "") + rand.Text()
@@ -100,7 +100,7 @@ func TestARoleThatMayOnlyUseTheSchema(t *testing.T) {
 func TestASchemaOfVersionTwo(t *testing.T) {
 	t.Parallel()
 	srv := pgtest.Shared(t, "calm").Fresh()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	srv.Exec(Schema("") + "CREATE UNLOGGED TABLE primacy.tethers (lease text); UPDATE primacy.meta SET version = 2")
 	_, err := Open(ctx, Config{DSN: srv.URL()})

@@ -14,7 +14,8 @@ import (
 	"github.com/primacy-go/primacy/pgstore"
 )
 
-// standbys sets which synchronous standbys the server waits for. Of "nobody" none is there.
+// standbys sets which synchronous standbys the server waits for, and returns when commits do wait
+// for them. Of "nobody" none is there.
 func standbys(t *testing.T, srv *pgtest.Server, names string) {
 	t.Helper()
 	if names != "" {
@@ -23,6 +24,31 @@ func standbys(t *testing.T, srv *pgtest.Server, names string) {
 	srv.Exec(fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = '%s'", names))
 	srv.Exec("SELECT pg_reload_conf()")
 	eventually(t, "the setting", func() bool { return srv.Query("SHOW synchronous_standby_names") == names })
+	if names != "" {
+		awaitSyncRep(t, srv)
+	}
+}
+
+// awaitSyncRep returns when a commit waits for a standby. A server shows the setting before that:
+// its commits return at once until its checkpointer, too, has read it.
+func awaitSyncRep(t *testing.T, srv *pgtest.Server) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for n := 0; ctx.Err() == nil; n++ {
+			if c, err := pgx.Connect(ctx, srv.URL()); err == nil {
+				_, _ = c.Exec(ctx, fmt.Sprintf("CREATE TABLE probe%d_%d ()", time.Now().UnixNano(), n))
+				_ = c.Close(context.Background())
+			}
+		}
+	}()
+	eventually(t, "a commit that waits for the standby", func() bool {
+		return srv.Query("SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "t"
+	})
+	cancel()
+	<-ended
 }
 
 // What is on the primary's disk only may be missing on the standby that was promoted. A call that

@@ -31,7 +31,7 @@ func TestAServerIsKilledFrozenAndStartedAgain(t *testing.T) {
 		t.Error("a frozen server answers")
 	}
 	s.Cont()
-	if err := answers(s.URL(), 5*time.Second); err != nil {
+	if err := answers(s.URL(), time.Minute); err != nil {
 		t.Errorf("after Cont: %v", err)
 	}
 	s.Kill()
