@@ -17,7 +17,7 @@ import (
 // openAt opens a store, closed by whoever asked.
 func openAt(t testing.TB, c redisstore.Config) *redisstore.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := redisstore.Open(ctx, c)
 	if err != nil {
@@ -36,7 +36,7 @@ func harness(t *testing.T, srv *redistest.Server, c redisstore.Config) drivertes
 		Open: func(t testing.TB) driver.Store { return openAt(t, c) },
 		TTL:  2 * time.Second,
 		Remove: func(t testing.TB, name string, token uint64) {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := hand.RemoveClaim(ctx, name, token); err != nil {
 				t.Fatal(err)

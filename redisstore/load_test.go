@@ -86,7 +86,7 @@ func TestARenewalOverASilentLink(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
 	p := drivertest.NewProxy(t, srv.Addr())
-	l := grant(t, store(t, p.Addr), 10*time.Second)
+	l := grant(t, store(t, p.Addr), time.Minute)
 	if err := l.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +114,9 @@ func TestATakeOverBesideManyVolatileKeys(t *testing.T) {
 	srv := redistest.Start(t, redistest.Options{})
 	srv.Do("EVAL", "for i=1,50000 do redis.call('SET','v'..i,'x','PX',3600000) end return 1", 0)
 	s := store(t, srv.Addr())
-	const ttl = 2 * time.Second
-	dies, heir := grant(t, s, ttl), grant(t, store(t, srv.Addr()), time.Minute)
+	const ttl = 5 * time.Second
+	heir := grant(t, store(t, srv.Addr()), time.Minute)
+	dies := grant(t, s, ttl) // last, so that it lives until it has claimed
 	asked := time.Now()
 	if err := dies.Renew(t.Context()); err != nil {
 		t.Fatal(err)
@@ -140,7 +141,7 @@ func TestNoClientSendsATime(t *testing.T) {
 	s := store(t, srv.Addr())
 	srv.Do("CONFIG", "SET", "slowlog-log-slower-than", "0")
 	srv.Do("CONFIG", "SET", "slowlog-max-len", "10000")
-	l, other := grant(t, s, 2*time.Second), grant(t, s, 2*time.Second)
+	l, other := grant(t, s, time.Minute), grant(t, s, time.Minute)
 	p := enter(t, l, "n", "1")
 	q := enter(t, other, "n", "2")
 	_ = l.Renew(t.Context())
@@ -218,10 +219,11 @@ func TestAThousandDeadWaiters(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
 	s := store(t, srv.Addr())
-	first, last := grant(t, s, time.Minute), grant(t, s, time.Minute)
+	const ttl = 10 * time.Minute // outlives the test on a busy machine
+	first, last := grant(t, s, ttl), grant(t, s, ttl)
 	p := enter(t, first, "n", "1")
 	for range 1000 {
-		dies := grant(t, s, time.Minute)
+		dies := grant(t, s, ttl)
 		enter(t, dies, "n", "x")
 		ends(srv, dies)
 	}
@@ -245,7 +247,7 @@ func TestAThousandWaiters(t *testing.T) {
 	var places []driver.Place
 	for i := range n {
 		if i%100 == 0 {
-			leases = append(leases, grant(t, s, time.Minute))
+			leases = append(leases, grant(t, s, 10*time.Minute)) // outlives the test on a busy machine
 		}
 		l := leases[len(leases)-1]
 		p, err := l.Claim(t.Context(), driver.Claim{Name: "n", Seat: fmt.Sprint(i), ID: fmt.Sprint(i)})

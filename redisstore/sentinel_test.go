@@ -100,7 +100,7 @@ func TestAFrozenSentinel(t *testing.T) {
 	defer w.sentinels[0].Cont()
 	s := openAt(t, c)
 	t.Cleanup(func() { s.Close() })
-	l := grant(t, s, time.Minute)
+	l := grant(t, s, 5*time.Minute) // outlives a failover on a busy machine
 	enter(t, l, "n", "1")
 	for _, r := range w.servers[1:] {
 		r.Synced()

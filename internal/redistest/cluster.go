@@ -124,7 +124,7 @@ func (m *Move) Keys(most int) (all bool) {
 	m.from.tb.Helper()
 	keys, _ := m.from.Do("CLUSTER", "GETKEYSINSLOT", m.slot, most).([]any)
 	if len(keys) > 0 {
-		m.from.Do(append([]any{"MIGRATE", "127.0.0.1", m.to.port, "", 0, 5000, "KEYS"}, keys...)...)
+		m.from.Do(append([]any{"MIGRATE", "127.0.0.1", m.to.port, "", 0, 30000, "KEYS"}, keys...)...)
 	}
 	return len(keys) < most
 }
@@ -132,7 +132,7 @@ func (m *Move) Keys(most int) (all bool) {
 // Key moves one key of the slot.
 func (m *Move) Key(key string) {
 	m.from.tb.Helper()
-	m.from.Do("MIGRATE", "127.0.0.1", m.to.port, key, 0, 5000)
+	m.from.Do("MIGRATE", "127.0.0.1", m.to.port, key, 0, 30000)
 }
 
 // End gives the slot to its new server: that one is told first, for whoever asks the old one is

@@ -60,9 +60,9 @@ func (s *Server) Follow(of *Server) {
 // until polls, and fails the test if it does not come.
 func (s *Server) until(what string, ok func() bool) {
 	s.tb.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.tb.Fatalf("redistest: waited 30 s for %s", what)
+			s.tb.Fatalf("redistest: waited a minute for %s", what)
 		}
 	}
 }

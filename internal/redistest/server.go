@@ -142,7 +142,7 @@ func (s *Server) flags() []string {
 		}
 	}
 	if o.Cluster {
-		args = append(args, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no")
+		args = append(args, "--cluster-enabled", "yes", "--cluster-node-timeout", "5000", "--cluster-require-full-coverage", "no")
 	}
 	return append(args, o.Args...)
 }
@@ -152,7 +152,7 @@ func (s *Server) up() error {
 	if err := s.start(); err != nil {
 		return err
 	}
-	return s.Ready(30 * time.Second)
+	return s.Ready(time.Minute)
 }
 
 // down ends the server, and shows its log if the test failed.
@@ -203,7 +203,7 @@ func (s *Server) Do(args ...any) any {
 	s.tb.Helper()
 	c := s.client()
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // the machine may be busy
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the machine may be busy
 	defer cancel()
 	got, err := c.Do(ctx, args...).Result()
 	if err != nil {
@@ -240,7 +240,7 @@ func (s *Server) Restart() {
 	s.tb.Helper()
 	err := s.Launch()
 	if err == nil {
-		err = s.Ready(30 * time.Second)
+		err = s.Ready(time.Minute)
 	}
 	if err != nil {
 		s.tb.Fatalf("redistest: %v", err)
