@@ -1,6 +1,8 @@
 package redlockstore_test
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -32,7 +34,15 @@ func TestExamine(t *testing.T) {
 	}
 	c.MaxTTL = time.Minute
 	s := open(t, c)
-	all := s.Examine(limited(t, 30*time.Second), "x")
+	var all []driver.Finding
+	if err := retry(limited(t, time.Minute), func() error { // Open has waited for a majority
+		if all = s.Examine(limited(t, time.Minute), "x"); strings.Contains(fmt.Sprint(all), "has not answered yet") {
+			return errors.New("a server has not answered yet")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	for _, want := range []struct {
 		level        driver.Level
 		topic, found string
@@ -52,8 +62,8 @@ func TestExamine(t *testing.T) {
 	s = open(t, c)
 	servers[0].Stop()
 	servers[2].Kill()
-	_ = s.Examine(limited(t, 30*time.Second), "x") // the first finds the silence
-	all = s.Examine(limited(t, 30*time.Second), "x")
+	_ = s.Examine(limited(t, time.Minute), "x") // the first finds the silence
+	all = s.Examine(limited(t, time.Minute), "x")
 	for _, want := range []struct {
 		level        driver.Level
 		topic, found string
@@ -85,24 +95,26 @@ func TestRightsThatAreEnough(t *testing.T) {
 	s := open(t, c)
 	l, next := grant(t, s, "a", time.Minute), grant(t, open(t, c), "b", time.Minute)
 	p := claim(t, l, "x")
-	if err := l.Update(limited(t, 30*time.Second), p, []byte("v")); err != nil {
+	if err := retry(limited(t, time.Minute), func() error {
+		return l.Update(limited(t, time.Minute), p, []byte("v"))
+	}); err != nil {
 		t.Error(err)
 	}
-	if err := l.Renew(limited(t, 30*time.Second)); err != nil {
+	if err := renew(t, l); err != nil {
 		t.Error(err)
 	}
 	q := claim(t, next, "x")
-	if lines, err := s.Lines(limited(t, 30*time.Second), ""); err != nil || len(lines) != 1 ||
+	if lines, err := s.Lines(limited(t, time.Minute), ""); err != nil || len(lines) != 1 ||
 		string(lines[0].Holder.Value) != "v" {
 		t.Errorf("Lines = %+v, %v", lines, err)
 	}
-	if err := s.Revoke(limited(t, 30*time.Second), l.ID()); err != nil {
+	if err := s.Revoke(limited(t, time.Minute), l.ID()); err != nil {
 		t.Error(err)
 	}
 	if _, err := wait(t, next, q, time.Minute); err != nil {
 		t.Error(err)
 	}
-	if f := finding(s.Examine(limited(t, 30*time.Second), "x"), driver.Fine, "majority"); f == "" {
+	if f := finding(s.Examine(limited(t, time.Minute), "x"), driver.Fine, "majority"); f == "" {
 		t.Error("Examine found no majority")
 	}
 }

@@ -29,12 +29,10 @@ func TestAFollowedClaimOutlivesAnOutage(t *testing.T) {
 	for _, s := range servers {
 		s.Cont()
 	}
-	if err := retry(limited(t, 30*time.Second), func() error {
-		return a.Release(limited(t, 30*time.Second), p)
-	}); err != nil {
+	if err := release(t, a, p); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	news, err := b.News(limited(t, 30*time.Second))
+	news, err := b.News(limited(t, time.Minute))
 	if err != nil || len(news) != 1 || !news[0].Held || news[0].Place.ID != q.ID {
 		t.Fatalf("News: %+v, %v", news, err)
 	}
@@ -51,20 +49,20 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	p := claim(t, a, "x")
 	q := claim(t, b, "x")
 	b.Follow(q)
-	if err := a.Release(limited(t, 30*time.Second), p); err != nil {
+	if err := release(t, a, p); err != nil {
 		t.Fatal(err)
 	}
 	s := open(t, c)
 	for ln := (driver.Line{}); ln.Holder == nil || ln.Holder.Lease != b.ID(); {
 		var err error
-		if ln, err = s.Line(limited(t, 30*time.Second), "x"); err != nil {
+		if ln, err = s.Line(limited(t, time.Minute), "x"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// The store's own attempt is to find that it holds, not the Claim that asks whether it did.
 	time.Sleep(100 * time.Millisecond)
-	if err := retry(limited(t, 30*time.Second), func() error { // until b knows that it holds
-		got, err := b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "x", ID: q.ID})
+	if err := retry(limited(t, time.Minute), func() error { // until b knows that it holds
+		got, err := b.Claim(limited(t, time.Minute), driver.Claim{Name: "x", ID: q.ID})
 		if err == nil && !got[0].Held {
 			err = errors.New("not held")
 		}
@@ -75,10 +73,15 @@ func TestWhatWasLostBeforeNewsIsNotToldAsHeld(t *testing.T) {
 	for _, v := range servers {
 		v.Do("DEL", "primacy:lock:x")
 	}
-	if err := b.Renew(limited(t, 30*time.Second)); err == nil {
-		t.Error("renewed, though a claim was lost")
-	}
-	news, err := b.News(limited(t, 30*time.Second))
+	var news []driver.News
+	err := retry(limited(t, time.Minute), func() error { // until it has asked a majority
+		if err := b.Renew(limited(t, time.Minute)); err == nil {
+			t.Fatal("renewed, though a claim was lost")
+		}
+		var err error
+		news, err = b.News(limited(t, time.Second))
+		return err
+	})
 	if err != nil || len(news) != 1 || !news[0].Gone || news[0].Place.ID != q.ID {
 		t.Errorf("News: %+v, %v", news, err)
 	}
@@ -139,29 +142,29 @@ func TestARefusedNameIsToldAlone(t *testing.T) {
 		s.Do("ACL", "SETUSER", c.Username, "resetkeys",
 			"~primacy:lock:good*", "~primacy:left:*", "~primacy:revoked:*")
 	}
-	news, err := b.News(limited(t, 30*time.Second))
+	news, err := b.News(limited(t, time.Minute))
 	if err != nil || len(news) != 1 || news[0].Place.ID != refused.ID ||
 		!errors.Is(news[0].Refused, driver.ErrRefused) {
 		t.Fatalf("News = %+v, %v, want that bad is refused", news, err)
 	}
-	_, err = b.Claim(limited(t, 30*time.Second), driver.Claim{Name: "bad", ID: "again"})
+	_, err = b.Claim(limited(t, time.Minute), driver.Claim{Name: "bad", ID: "again"})
 	if !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("Claim = %v, want it refused", err)
 	}
 	if err := a.Release(limited(t, 50*time.Millisecond), bad); err == nil {
 		t.Error("Release of what cannot be deleted = nil")
 	}
-	if err := a.Release(limited(t, 30*time.Second), good); err != nil {
+	if err := release(t, a, good); err != nil {
 		t.Errorf("Release of the other = %v", err)
 	}
-	news, err = b.News(limited(t, 30*time.Second))
+	news, err = b.News(limited(t, time.Minute))
 	if err != nil || len(news) != 1 || news[0].Place.ID != q.ID || !news[0].Held {
 		t.Errorf("News = %+v, %v, want that good is held", news, err)
 	}
 	if err := renew(t, b); err != nil {
 		t.Errorf("Renew = %v", err)
 	}
-	if err := b.Release(limited(t, 30*time.Second), refused, q); err != nil {
+	if err := release(t, b, refused, q); err != nil {
 		t.Errorf("Release of what never stood, and of the other = %v", err)
 	}
 }

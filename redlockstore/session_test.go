@@ -20,7 +20,7 @@ func TestTheLibraryRefusesWhatWouldBeALie(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx := limited(t, 30*time.Second)
+	ctx := limited(t, time.Minute)
 	e := s.Election("e")
 	term, err := e.Campaign(ctx, &primacy.CampaignOptions{Value: []byte("value")})
 	if err != nil {
