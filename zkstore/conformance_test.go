@@ -25,7 +25,7 @@ func openAt(t testing.TB, servers ...string) *zkstore.Store {
 
 func openWith(t testing.TB, c zkstore.Config) *zkstore.Store {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := zkstore.Open(ctx, c)
 	if err != nil {

@@ -37,7 +37,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func grantAt(t *testing.T, s driver.Store, owner string, ttl time.Duration) driver.Lease {
 	t.Helper()
-	l, err := s.Grant(within(t, 20*time.Second), owner, ttl)
+	l, err := s.Grant(within(t, time.Minute), owner, ttl)
 	if err != nil {
 		t.Fatalf("Grant: %v", err)
 	}
@@ -51,7 +51,7 @@ func grantAt(t *testing.T, s driver.Store, owner string, ttl time.Duration) driv
 
 func enterAt(t *testing.T, l driver.Lease, name, id string) driver.Place {
 	t.Helper()
-	places, err := l.Claim(within(t, 20*time.Second), driver.Claim{Name: name, ID: id})
+	places, err := l.Claim(within(t, time.Minute), driver.Claim{Name: name, ID: id})
 	if err != nil {
 		t.Fatalf("Claim: %v", err)
 	}
@@ -111,7 +111,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		for end := time.Now().Add(12 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 			if ok, _, err := reads.Exists(node); err == nil && ok {
 				at := time.Now()
 				shown.Store(&at)
@@ -120,7 +120,7 @@ func fooled(t *testing.T, e *zktest.Ensemble, member int, harm func(), heal func
 			}
 		}
 	}()
-	if _, err := drivertest.Await(within(t, 40*time.Second), successor, q); err != nil {
+	if _, err := drivertest.Await(within(t, time.Minute), successor, q); err != nil {
 		t.Fatalf("the successor does not come to hold: %v", err)
 	}
 	held := time.Now()
@@ -214,7 +214,7 @@ func TestARenewalIsNotAnsweredByAMemberThatIsCutOff(t *testing.T) {
 	e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true, NoSync: true, Config: []string{"syncLimit=20"}})
 	member := (e.Leader() + 1) % 3
 	late := fooled(t, e, member, func() { e.Isolate(member, true) }, func(late func() time.Duration) {
-		for end := time.Now().Add(12 * time.Second); late() < 300*time.Millisecond && time.Now().Before(end); {
+		for end := time.Now().Add(time.Minute); late() < 300*time.Millisecond && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		e.Isolate(member, false)
@@ -237,10 +237,10 @@ func TestARenewalIsNotAnsweredByALeaderThatWasFrozen(t *testing.T) {
 func moves(t *testing.T, e *zktest.Ensemble, kill func()) {
 	t.Helper()
 	s := stopAtEnd(t, openAt(t, e.Addrs()...))
-	l := grantAt(t, s, "holder", 8*time.Second)
+	l := grantAt(t, s, "holder", 20*time.Second)
 	name := fmt.Sprint(rand.Uint64())
 	p := enterAt(t, l, name, "one")
-	if err := l.Renew(within(t, 5*time.Second)); err != nil {
+	if err := l.Renew(within(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	kill()
@@ -253,10 +253,10 @@ func moves(t *testing.T, e *zktest.Ensemble, kill func()) {
 			t.Fatalf("Renew after a member was lost: %v", err)
 		}
 	}
-	if err := l.Renew(within(t, 10*time.Second)); err != nil {
+	if err := l.Renew(within(t, time.Minute)); err != nil {
 		t.Fatalf("Renew: %v", err)
 	}
-	ln, err := s.Line(within(t, 10*time.Second), name)
+	ln, err := s.Line(within(t, time.Minute), name)
 	if err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
 		t.Errorf("line = %+v, %v, want token %d to hold as before", ln, err, p.Token)
 	}
@@ -349,7 +349,7 @@ func session(t *testing.T, addr string, sid uint64, password []byte) (net.Conn, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	asks := make([]byte, 48)
 	binary.BigEndian.PutUint32(asks, 44)
 	binary.BigEndian.PutUint32(asks[16:], 8000)

@@ -36,7 +36,7 @@ func behind(t *testing.T) (p *proxy.Proxy, far, near *zkstore.Store, srv *zktest
 // stand returns how many stand in the line that has the test's name.
 func stand(t *testing.T, s driver.Store) int {
 	t.Helper()
-	ln, err := s.Line(within(t, 10*time.Second), t.Name())
+	ln, err := s.Line(within(t, time.Minute), t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func faulty(t *testing.T) (*faultProxy, driver.Lease, driver.Store) {
 func hadLine(t *testing.T, l driver.Lease, name string) {
 	t.Helper()
 	zero := enterAt(t, l, name, "zero"+name)
-	if err := l.Release(within(t, 10*time.Second), zero); err != nil {
+	if err := l.Release(within(t, time.Minute), zero); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -104,7 +104,7 @@ func looksAtLine(opcode int32, request string) bool {
 // create and its answer, for as long as the session lives.
 func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	p, far, near, _ := behind(t)
-	l := grantAt(t, far, "a", 8*time.Second)
+	l := grantAt(t, far, "a", 20*time.Second)
 	keep(t, l)
 	hadLine(t, l, t.Name())
 	p.Hold(proxy.Down)
@@ -118,14 +118,14 @@ func TestALostAnswerLeavesNoGhost(t *testing.T) {
 	}
 	p.Cut()
 	p.Heal()
-	if err := l.Release(within(t, 20*time.Second), driver.Place{Name: t.Name(), ID: "one"}); err != nil {
+	if err := l.Release(within(t, time.Minute), driver.Place{Name: t.Name(), ID: "one"}); err != nil {
 		t.Fatalf("Release: %v", err)
 	}
-	other := grantAt(t, near, "b", 8*time.Second)
+	other := grantAt(t, near, "b", 20*time.Second)
 	if q := enterAt(t, other, t.Name(), "two"); !q.Held {
 		t.Errorf("the next claim = %+v, want it held: a ghost stands before it", q)
 	}
-	if err := l.Renew(within(t, 10*time.Second)); err != nil {
+	if err := l.Renew(within(t, time.Minute)); err != nil {
 		t.Errorf("Renew after the connection came back: %v", err)
 	}
 }
@@ -143,7 +143,7 @@ func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		places, err := l.Claim(within(t, 60*time.Second), driver.Claim{Name: t.Name(), ID: "one"})
+		places, err := l.Claim(within(t, time.Minute), driver.Claim{Name: t.Name(), ID: "one"})
 		done <- answer{places, err}
 	}()
 	for range 3 {
@@ -167,7 +167,7 @@ func TestTwoLossesInARowForgetNoClaim(t *testing.T) {
 // nobody would ever release it.
 func TestALateCreateDoesNotEnter(t *testing.T) {
 	_, _, near, _ := behind(t)
-	l := grantAt(t, near, "a", 8*time.Second)
+	l := grantAt(t, near, "a", 20*time.Second)
 	if err := zkstore.LateCreate(l, driver.Claim{Name: t.Name(), ID: "one"}); !errors.Is(err, zkstore.ErrBadVersion) {
 		t.Errorf("a late create = %v, want it refused", err)
 	}
@@ -192,14 +192,14 @@ func TestALossWhileALostAnswerIsLookedForEntersNoSecondNode(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			_, l, near := lostTwice(t, c.fate, c.lostAt)
-			places, err := l.Claim(within(t, 30*time.Second), driver.Claim{Name: t.Name(), ID: "one"})
+			places, err := l.Claim(within(t, time.Minute), driver.Claim{Name: t.Name(), ID: "one"})
 			if err != nil || !places[0].Held {
 				t.Errorf("Claim = %+v, %v, want it held", places, err)
 			}
 			if n := stand(t, near); n != 1 {
 				t.Errorf("%d stand, want one", n)
 			}
-			if err := l.Release(within(t, 20*time.Second), places...); err != nil {
+			if err := l.Release(within(t, time.Minute), places...); err != nil {
 				t.Errorf("Release: %v", err)
 			}
 			if n := stand(t, near); n != 0 {
@@ -217,7 +217,7 @@ func TestAReleaseAfterALossWhileALostAnswerIsLookedForLeavesNothing(t *testing.T
 	if _, err := l.Claim(ctx, driver.Claim{Name: t.Name(), ID: "one"}); err == nil {
 		t.Skip("the claim was faster")
 	}
-	if err := l.Release(within(t, 30*time.Second), driver.Place{Name: t.Name(), ID: "one"}); err != nil {
+	if err := l.Release(within(t, time.Minute), driver.Place{Name: t.Name(), ID: "one"}); err != nil {
 		t.Errorf("Release: %v", err)
 	}
 	if n := stand(t, near); n != 0 {
@@ -256,7 +256,7 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 		return pass
 	})
 	go func() {
-		_, err := drivertest.Await(within(t, 20*time.Second), leases[2], places[2])
+		_, err := drivertest.Await(within(t, time.Minute), leases[2], places[2])
 		held <- err
 	}()
 	select {
@@ -265,7 +265,7 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 		t.Fatalf("Wait returned %v behind one who holds", err)
 	}
 	for i := range 2 {
-		if err := leases[i].Release(within(t, 10*time.Second), places[i]); err != nil {
+		if err := leases[i].Release(within(t, time.Minute), places[i]); err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {

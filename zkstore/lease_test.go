@@ -19,17 +19,17 @@ import (
 func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 	t.Parallel()
 	p, far, near, _ := behind(t)
-	l := grantAt(t, far, "a", 2*time.Second)
+	l := grantAt(t, far, "a", 4*time.Second)
 	mine := enterAt(t, l, t.Name(), "one")
-	if err := l.Renew(within(t, 5*time.Second)); err != nil {
+	if err := l.Renew(within(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	news := make(chan error, 1)
 	go func() {
-		_, err := l.News(within(t, 60*time.Second))
+		_, err := l.News(within(t, time.Minute))
 		news <- err
 	}()
-	other := grantAt(t, near, "b", 8*time.Second)
+	other := grantAt(t, near, "b", 20*time.Second)
 	keep(t, other)
 	q := enterAt(t, other, t.Name(), "two")
 	p.Hold()
@@ -45,7 +45,7 @@ func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
-	if _, err := drivertest.Await(within(t, 30*time.Second), other, q); err != nil {
+	if _, err := drivertest.Await(within(t, time.Minute), other, q); err != nil {
 		t.Fatal(err)
 	}
 	if !promised.IsZero() {
@@ -56,13 +56,13 @@ func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 	if err := <-news; !errors.Is(err, driver.ErrGone) {
 		t.Errorf("News = %v, want ErrGone", err)
 	}
-	if err := l.Renew(within(t, 5*time.Second)); !errors.Is(err, driver.ErrGone) {
+	if err := l.Renew(within(t, time.Minute)); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("Renew = %v, want ErrGone", err)
 	}
-	if err := l.Release(within(t, 5*time.Second), mine); err != nil {
+	if err := l.Release(within(t, time.Minute), mine); err != nil {
 		t.Errorf("Release = %v", err)
 	}
-	again := grantAt(t, far, "a", 8*time.Second)
+	again := grantAt(t, far, "a", 20*time.Second)
 	if got := enterAt(t, again, t.Name(), "three"); got.Held || got.Token <= q.Token {
 		t.Errorf("a claim of a new session = %+v, want it behind token %d", got, q.Token)
 	}
@@ -73,10 +73,10 @@ func TestASessionThatEndedIsToldAndANewOneWorks(t *testing.T) {
 func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
 	_, _, near, srv := behind(t)
 	c := plain(t, srv.Addr())
-	l := grantAt(t, near, "a", 8*time.Second)
+	l := grantAt(t, near, "a", 20*time.Second)
 	name := rand.Text()
 	p := enterAt(t, l, name, "one")
-	if err := l.Release(within(t, 10*time.Second), p); err != nil {
+	if err := l.Release(within(t, time.Minute), p); err != nil {
 		t.Fatal(err)
 	}
 	for _, child := range []string{"readme", "_c_0123456789abcdef0123456789abcdef-lock-0000000001", "p1-x", "p1-0000000000000000-0-0-0-x"} {
@@ -87,7 +87,7 @@ func TestAForeignChildIsIgnoredAndShown(t *testing.T) {
 	if p := enterAt(t, l, name, "two"); !p.Held {
 		t.Errorf("claim = %+v, want it held", p)
 	}
-	ln, err := near.Line(within(t, 10*time.Second), name)
+	ln, err := near.Line(within(t, time.Minute), name)
 	if err != nil || ln.Holder == nil || len(ln.Waiters) != 4 || ln.Waiters[0].Note == "" || ln.Waiters[0].Held {
 		t.Errorf("line = %+v, %v, want the others shown with a note", ln, err)
 	}
@@ -111,14 +111,14 @@ func TestARefusedNameIsToldAndTheOthersAreFollowed(t *testing.T) {
 	p.Cut() // by a new connection it looks at the lines itself
 	p.Heal()
 	for err := errors.New("not asked"); err != nil; { // the first one may have been on the connection that was cut
-		if err = waiter.Renew(within(t, 10*time.Second)); driver.IsFinal(err) {
+		if err = waiter.Renew(within(t, time.Minute)); driver.IsFinal(err) {
 			t.Fatal(err)
 		}
 	}
 	waiter.Follow(waits...)
 	told := func() driver.News {
 		t.Helper()
-		news, err := waiter.News(within(t, 20*time.Second))
+		news, err := waiter.News(within(t, time.Minute))
 		if err != nil || len(news) != 1 {
 			t.Fatalf("News = %+v, %v, want one piece", news, err)
 		}
@@ -128,13 +128,13 @@ func TestARefusedNameIsToldAndTheOthersAreFollowed(t *testing.T) {
 		!errors.Is(n.Refused, driver.ErrRefused) {
 		t.Errorf("news = %+v, want the first place refused", n)
 	}
-	if err := holder.Release(within(t, 10*time.Second), mine...); err != nil {
+	if err := holder.Release(within(t, time.Minute), mine...); err != nil {
 		t.Fatal(err)
 	}
 	if n := told(); n.Place.Name != names[1] || !n.Held || n.Refused != nil {
 		t.Errorf("news = %+v, want the second place held", n)
 	}
-	if err := waiter.Release(within(t, 10*time.Second), waits...); err != nil {
+	if err := waiter.Release(within(t, time.Minute), waits...); err != nil {
 		t.Errorf("Release: %v", err)
 	}
 }
@@ -146,11 +146,11 @@ func TestOddPlacesLeaveNothing(t *testing.T) {
 	l := grantAt(t, s, "a", 20*time.Second)
 	// A seat is part of a path, and of what is read back from it.
 	for _, seat := range []string{"a/b", "a-b", "..", "ü", "\x00", "0123456789abcdefg"} {
-		if _, err := l.Claim(within(t, 5*time.Second), driver.Claim{Name: name, ID: "i" + seat, Seat: seat}); !errors.Is(err, driver.ErrRefused) {
+		if _, err := l.Claim(within(t, time.Minute), driver.Claim{Name: name, ID: "i" + seat, Seat: seat}); !errors.Is(err, driver.ErrRefused) {
 			t.Errorf("Claim with seat %q = %v, want it refused", seat, err)
 		}
 	}
-	ln, err := s.Line(within(t, 5*time.Second), name)
+	ln, err := s.Line(within(t, time.Minute), name)
 	if err != nil || ln.Holder != nil {
 		t.Errorf("line = %+v, %v, want it empty", ln, err)
 	}

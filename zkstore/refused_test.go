@@ -32,9 +32,9 @@ func TestARefusedNameKeepsNoOtherClaimInItsLine(t *testing.T) {
 	// As Elections.releaseAll does: all in one call, each by itself after a final error.
 	err := holder.Release(within(t, 3*time.Second), mine...)
 	t.Logf("Release of both: %v (final: %v)", err, driver.IsFinal(err))
-	err = holder.Release(within(t, 3*time.Second), mine[1])
+	err = holder.Release(within(t, time.Minute), mine[1])
 	t.Logf("Release of the second alone: %v", err)
-	news, err := waiter.News(within(t, 4*time.Second))
+	news, err := waiter.News(within(t, time.Minute))
 	if err != nil || len(news) != 1 || !news[0].Held {
 		t.Errorf("who waits for the other name is told %+v, %v", news, err)
 	}
@@ -53,15 +53,15 @@ func TestARefusedClaimLeavesNothing(t *testing.T) {
 	if _, err := c.SetACL("/primacy/"+name, zk.WorldACL(zk.PermAll&^zk.PermRead), -1); err != nil {
 		t.Fatal(err)
 	}
-	_, err := other.Claim(within(t, 5*time.Second), driver.Claim{Name: name, ID: "two"})
+	_, err := other.Claim(within(t, time.Minute), driver.Claim{Name: name, ID: "two"})
 	if !errors.Is(err, driver.ErrRefused) {
 		t.Fatalf("Claim = %v, want it refused", err)
 	}
 	_, _ = c.SetACL("/primacy/"+name, zk.WorldACL(zk.PermAll), -1)
-	if err := holder.Release(within(t, 5*time.Second), p); err != nil {
+	if err := holder.Release(within(t, time.Minute), p); err != nil {
 		t.Fatal(err)
 	}
-	ln, err := near.Line(within(t, 5*time.Second), name)
+	ln, err := near.Line(within(t, time.Minute), name)
 	if err != nil || ln.Holder != nil {
 		t.Errorf("the refused claim holds the name: %+v, %v", ln.Holder, err)
 	}
@@ -85,14 +85,14 @@ func TestAnUnreadableNameLeavesNoOtherClaimUndecided(t *testing.T) {
 	if err == nil {
 		t.Fatal("the step's answer was not lost")
 	}
-	got, err := l.Claim(within(t, 10*time.Second), driver.Claim{Name: names[1], ID: "two"})
+	got, err := l.Claim(within(t, time.Minute), driver.Claim{Name: names[1], ID: "two"})
 	if err != nil || !got[0].Held {
 		t.Fatalf("Claim of the readable name = %+v, %v", got, err)
 	}
-	if err := l.Release(within(t, 10*time.Second), got...); err != nil {
+	if err := l.Release(within(t, time.Minute), got...); err != nil {
 		t.Fatal(err)
 	}
-	if ln, err := near.Line(within(t, 10*time.Second), names[1]); err != nil || ln.Holder != nil {
+	if ln, err := near.Line(within(t, time.Minute), names[1]); err != nil || ln.Holder != nil {
 		t.Errorf("after the release the name is held by %+v, %v", ln.Holder, err)
 	}
 }
