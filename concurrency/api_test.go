@@ -122,7 +122,7 @@ func TestRightsOnThePrefixOnly(t *testing.T) {
 	}
 	ok(t, "Proclaim", e.Proclaim(soon(t), "three"))
 	ok(t, "Resign", e.Resign(soon(t)))
-	if err, came := in(20*time.Second, won); !came || err != nil {
+	if err, came := in(time.Minute, won); !came || err != nil {
 		t.Errorf("the next: %v, %v", err, came)
 	}
 	ok(t, "Lock", concurrency.NewMutex(idle, "mine/lock").Lock(soon(t)))

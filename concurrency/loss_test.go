@@ -275,7 +275,7 @@ func TestObserveSurvivesCompaction(t *testing.T) {
 		e := k.election(k.open(t, c), pfx)
 		ok(t, "Campaign", e.Campaign(soon(t), "one"))
 		next := k.observe(t, dial(t, proxy.Addr()), pfx)
-		if kv := next(20 * time.Second); kv == nil || string(kv.Value) != "one" {
+		if kv := next(time.Minute); kv == nil || string(kv.Value) != "one" {
 			t.Fatalf("observed %v", kv)
 		}
 		time.Sleep(200 * time.Millisecond)

@@ -78,12 +78,12 @@ func TestAuthentication(t *testing.T) {
 // lives.
 func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	t.Helper()
-	first, second := grant(t, s, "a", 10*time.Second), grant(t, s, "b", time.Minute)
+	first, second := grant(t, s, "a", 30*time.Second), grant(t, s, "b", 5*time.Minute)
 	p := claim(t, first, "guarded")
 	turn := waiting(t, second, claim(t, second, "guarded"))
 	news := make(chan error, 1)
 	go func() {
-		_, err := first.News(within(t, 30*time.Second))
+		_, err := first.News(within(t, 5*time.Minute))
 		news <- err
 	}()
 	r := renewEvery(first, time.Second, 2*time.Second)
@@ -101,7 +101,7 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	eventually(t, "a renewal", time.Minute, func() bool { return first.Renew(soon(t)) == nil })
 	release(t, first, p)
 	begun := time.Now()
-	if err := receive(t, "Wait", turn, 10*time.Second); err != nil {
+	if err := receive(t, "Wait", turn, time.Minute); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(begun); took > 2*time.Second {
@@ -115,7 +115,7 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 	if err := first.Close(soon(t)); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	if err := receive(t, "News", news, 5*time.Second); !errors.Is(err, driver.ErrGone) {
+	if err := receive(t, "News", news, time.Minute); !errors.Is(err, driver.ErrGone) {
 		t.Errorf("News after Close = %v, want ErrGone", err)
 	}
 }

@@ -180,11 +180,11 @@ func TestAWaiterIsNotFrozenWithItsMember(t *testing.T) {
 	defer served.Cont()
 	release(t, first, p)
 	begun := time.Now()
-	if err := receive(t, "Wait", turn, 12*time.Second); err != nil {
+	if err := receive(t, "Wait", turn, 25*time.Second); err != nil {
 		t.Error(err)
 	}
 	t.Logf("the turn came %v after the release", time.Since(begun))
-	if err := receive(t, "Next", next, 12*time.Second); err != nil {
+	if err := receive(t, "Next", next, 25*time.Second); err != nil {
 		t.Error(err)
 	}
 }
@@ -195,7 +195,7 @@ func TestAChangeOfEtcdsLeaderIsNoEvent(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	s := open(t, c.Endpoints()...)
-	l, other := grant(t, s, "a", 10*time.Second), grant(t, s, "b", time.Minute)
+	l, other := grant(t, s, "a", 30*time.Second), grant(t, s, "b", time.Minute)
 	p := claim(t, l, "leader")
 	turn := waiting(t, other, claim(t, other, "leader"))
 	r := renewEvery(l, 50*time.Millisecond, 2*time.Second)
@@ -222,7 +222,7 @@ func TestAChangeOfEtcdsLeaderIsNoEvent(t *testing.T) {
 		t.Errorf("Update: %v", err)
 	}
 	release(t, l, p)
-	if err := receive(t, "Wait", turn, 5*time.Second); err != nil {
+	if err := receive(t, "Wait", turn, time.Minute); err != nil {
 		t.Error(err)
 	}
 }

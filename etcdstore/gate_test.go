@@ -72,7 +72,7 @@ func gated(t *testing.T, addr, direct string) (*Store, *gate, *clientv3.Client) 
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	s, err := New(ending(t, 20*time.Second), client(addr, grpc.WithChainUnaryInterceptor(g.intercept)), Options{})
+	s, err := New(ending(t, time.Minute), client(addr, grpc.WithChainUnaryInterceptor(g.intercept)), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func ending(t *testing.T, d time.Duration) context.Context {
 
 func granted(t *testing.T, s *Store, owner string, ttl time.Duration) *lease {
 	t.Helper()
-	l, err := s.Grant(ending(t, 20*time.Second), owner, ttl)
+	l, err := s.Grant(ending(t, time.Minute), owner, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func granted(t *testing.T, s *Store, owner string, ttl time.Duration) *lease {
 
 func claimed(t *testing.T, l *lease, name string) driver.Place {
 	t.Helper()
-	p, err := l.Claim(ending(t, 20*time.Second), driver.Claim{Name: name, ID: name + "-1"})
+	p, err := l.Claim(ending(t, time.Minute), driver.Claim{Name: name, ID: name + "-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func puts(req any, key string) bool {
 
 // renewedOnce renews until it is accepted, as a session does.
 func renewedOnce(t *testing.T, l *lease) error {
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if err := l.Renew(ending(t, 2*time.Second)); err == nil || errors.Is(err, driver.ErrGone) {
 			return err
 		}
@@ -165,12 +165,12 @@ func TestAClaimEntersTheLeaseThatIsRenewedWhateverIsReleasedDuringAMove(t *testi
 	renewed := make(chan error, 1)
 	go func() { renewed <- renewedOnce(t, l) }()
 	<-moved
-	if err := l.Release(ending(t, 10*time.Second), driver.Place{Name: "f", ID: "f1"}); err != nil {
+	if err := l.Release(ending(t, time.Minute), driver.Place{Name: "f", ID: "f1"}); err != nil {
 		t.Fatal(err)
 	}
 	entered := make(chan error, 1)
 	go func() {
-		_, err := l.Claim(ending(t, 20*time.Second), driver.Claim{Name: "x", ID: "x1"})
+		_, err := l.Claim(ending(t, time.Minute), driver.Claim{Name: "x", ID: "x1"})
 		entered <- err
 	}()
 	<-entering
@@ -185,7 +185,7 @@ func TestAClaimEntersTheLeaseThatIsRenewedWhateverIsReleasedDuringAMove(t *testi
 	if err := renewedOnce(t, l); err != nil {
 		t.Fatal(err)
 	}
-	kv, err := plain.Get(ending(t, 10*time.Second), s.lineDir("x")+l.ID())
+	kv, err := plain.Get(ending(t, time.Minute), s.lineDir("x")+l.ID())
 	if err != nil || len(kv.Kvs) != 1 {
 		t.Fatalf("the claim: %d keys, %v", len(kv.Kvs), err)
 	}
@@ -220,10 +220,10 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 	p := claimed(t, second, "n")
 	told := make(chan struct{})
 	go func() {
-		_, _ = first.News(ending(t, 30*time.Second))
+		_, _ = first.News(ending(t, 2*time.Minute))
 		close(told)
 	}()
-	ctx, cancel := context.WithCancel(ending(t, 30*time.Second))
+	ctx, cancel := context.WithCancel(ending(t, 2*time.Minute))
 	ended := make(chan struct{})
 	go func() {
 		_, _ = second.News(ctx)
@@ -236,7 +236,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		l.seats.mu.Unlock()
 		return answered && sub != nil && sub.Requested()
 	}
-	for end := time.Now().Add(20 * time.Second); !watched(first) ||
+	for end := time.Now().Add(time.Minute); !watched(first) ||
 		!watched(second); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the claims are not watched")
@@ -260,7 +260,7 @@ func TestAWaiterThatJoinsAStandingWatchMissesNothing(t *testing.T) {
 		}
 	})
 	begun := time.Now()
-	if _, err := drivertest.Await(ending(t, 20*time.Second), second, p); err != nil {
+	if _, err := drivertest.Await(ending(t, time.Minute), second, p); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(begun); took > 3*time.Second {
@@ -304,11 +304,11 @@ func TestAFaultAfterAnUnknownOutcomeLeavesNoGhost(t *testing.T) {
 	}
 	slow.Heal() // now it arrives
 	g.set(func() { g.instead = nil })
-	if err := l.Release(ending(t, 20*time.Second), driver.Place{Name: "x", ID: "x1"}); err != nil {
+	if err := l.Release(ending(t, time.Minute), driver.Place{Name: "x", ID: "x1"}); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if kv, err := plain.Get(ending(t, 10*time.Second), s.lineDir("x")+l.ID()); err != nil || len(kv.Kvs) != 0 {
+		if kv, err := plain.Get(ending(t, time.Minute), s.lineDir("x")+l.ID()); err != nil || len(kv.Kvs) != 0 {
 			t.Fatalf("after Release: %d keys, %v", len(kv.Kvs), err)
 		}
 	}
@@ -334,7 +334,7 @@ func TestCloseDuringAMoveLeavesNoClaim(t *testing.T) {
 		}
 	})
 	closed := make(chan error, 1)
-	go func() { closed <- l.Close(ending(t, 20*time.Second)) }()
+	go func() { closed <- l.Close(ending(t, time.Minute)) }()
 	<-revoking
 	for range 10 {
 		_ = l.Renew(ending(t, time.Second))
@@ -343,7 +343,7 @@ func TestCloseDuringAMoveLeavesNoClaim(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Fatal(err)
 	}
-	if line, err := s.Line(ending(t, 10*time.Second), "x"); err != nil || line.Holder != nil {
+	if line, err := s.Line(ending(t, time.Minute), "x"); err != nil || line.Holder != nil {
 		t.Errorf("after Close: %+v, %v", line.Holder, err)
 	}
 }

@@ -60,7 +60,7 @@ func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 	}
 
 	release(t, l1, p1)
-	if err := receive(t, "etcd's Campaign", won, 5*time.Second); err != nil {
+	if err := receive(t, "etcd's Campaign", won, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if h := line(t, s, "mixed").Holder; h == nil || h.Token != uint64(theirs.Rev()) {
@@ -69,7 +69,7 @@ func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 	if err := theirs.Resign(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := receive(t, "our Wait behind etcd's own", turn2, 5*time.Second); err != nil {
+	if err := receive(t, "our Wait behind etcd's own", turn2, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	if err := l2.Close(soon(t)); err != nil {
@@ -81,7 +81,7 @@ func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 	if err := ctl.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := receive(t, "our Wait behind etcdctl", turn3, 10*time.Second); err != nil {
+	if err := receive(t, "our Wait behind etcdctl", turn3, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	release(t, l3, p3)

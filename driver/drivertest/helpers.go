@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	patience = 20 * time.Second       // after which a call that should have returned is a failure
+	patience = time.Minute            // after which a call that should have returned is a failure
 	quiet    = 150 * time.Millisecond // for which we watch that nothing happens. Too short hides a bug, but never invents one
 	steady   = time.Minute            // ttl of leases that must outlive their clause without a renewal
 )

@@ -137,7 +137,7 @@ func (c *Cluster) up() error {
 		}
 	}
 	for _, s := range c.Members {
-		if err := s.ready(30 * time.Second); err != nil {
+		if err := s.ready(time.Minute); err != nil {
 			return err
 		}
 	}
@@ -217,7 +217,7 @@ func (s *Server) Restart() {
 	if err := s.start(); err != nil {
 		s.tb.Fatalf("etcdtest: %v", err)
 	}
-	if err := s.ready(30 * time.Second); err != nil {
+	if err := s.ready(time.Minute); err != nil {
 		s.tb.Fatalf("etcdtest: %v", err)
 	}
 }

@@ -111,19 +111,19 @@ func (c *Cluster) Leader() *Server {
 // WaitLeader returns the member that leads, once there is one.
 func (c *Cluster) WaitLeader() *Server {
 	c.tb.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if s := c.Leader(); s != nil {
 			return s
 		}
 	}
-	c.tb.Fatal("etcdtest: no leader after 30 s")
+	c.tb.Fatal("etcdtest: no leader after a minute")
 	return nil
 }
 
 // MoveLeader makes to the leader, and returns when the others see it so.
 func (c *Cluster) MoveLeader(to *Server) {
 	c.tb.Helper()
-	if err := c.Move(to, 30*time.Second); err != nil {
+	if err := c.Move(to, time.Minute); err != nil {
 		c.tb.Fatal(err)
 	}
 }

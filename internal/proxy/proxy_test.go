@@ -51,7 +51,7 @@ func (c *client) says(text string) {
 
 func (c *client) hears(text string) {
 	c.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if got, err := c.lines.ReadString('\n'); got != text+"\n" {
 		c.Fatalf("heard %q, %v, want %q", got, err, text)
 	}
@@ -67,7 +67,7 @@ func (c *client) hearsNothing() {
 
 func (c *client) hearsTheEnd() {
 	c.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	if got, err := io.ReadAll(c.lines); len(got) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 		c.Fatalf("heard %q, %v, want the end of the connection", got, err)
 	}
@@ -82,7 +82,7 @@ func TestHoldIsSilentInOneDirectionAndHealDelivers(t *testing.T) {
 		p.Hold(dir)
 		c.says("two")
 		c.hearsNothing()
-		for end := time.Now().Add(20 * time.Second); !p.Holds(dir, []byte("two")); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !p.Holds(dir, []byte("two")); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("direction %v does not hold what was sent", dir)
 			}
@@ -131,7 +131,7 @@ func TestSealDeliversWhatIsHeldAndLosesTheRest(t *testing.T) {
 	c := dial(t, p)
 	p.Hold(proxy.Up)
 	c.says("held")
-	for end := time.Now().Add(20 * time.Second); !p.Holds(proxy.Up, []byte("held")) &&
+	for end := time.Now().Add(time.Minute); !p.Holds(proxy.Up, []byte("held")) &&
 		time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	p.Seal()
@@ -154,7 +154,7 @@ func TestCloseWaitsForNobody(t *testing.T) {
 	go func() { p.Close(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("Close hangs")
 	}
 	p.Heal() // of a closed one changes nothing
