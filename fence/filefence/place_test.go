@@ -104,7 +104,7 @@ func TestAFolderThatIsMovedAway(t *testing.T) {
 	put(t, path, "one", 1)
 	free := lockByHand(t, filepath.Join(dir, ".f.lock"))
 	stale, fresh := make(chan error, 1), make(chan error, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	go func() { stale <- filefence.Write(ctx, path, []byte("late"), 0o600, stamp(7)) }()
 	go func() { fresh <- filefence.Write(ctx, path, []byte("fresh"), 0o600, stamp(9)) }()

@@ -34,7 +34,7 @@ func (o *oldLeader) send(t *testing.T, token primacy.Token, length int, body str
 
 func (o *oldLeader) answer(t *testing.T) (code int, text string, closes bool) {
 	t.Helper()
-	_ = o.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = o.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	resp, err := http.ReadResponse(o.in, nil)
 	if err != nil {
 		t.Fatalf("no answer: %v", err)
@@ -119,7 +119,7 @@ func TestAnInterruptedConnectionIsClosedOrSound(t *testing.T) {
 			o := &oldLeader{conn, bufio.NewReader(conn)}
 			o.send(t, 7, 5, c.sent)
 			receive(t, "request", started)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := httpfence.Raise(ctx, client(9), srv.URL); err != nil {
 				t.Fatal(err)
@@ -164,7 +164,7 @@ func TestAHijackedConnectionDoesNotKeepTheNextLeaderOut(t *testing.T) {
 	defer conn.Close()
 	(&oldLeader{conn: conn}).send(t, 7, 0, "")
 	receive(t, "request", reading)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := httpfence.Raise(ctx, client(9), srv.URL); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ import (
 // placesEnv says that this binary runs as a leader, and where the resources are.
 const placesEnv = "FENCETEST_PLACES"
 
-const ttl = 2 * time.Second // etcd's least
+const ttl = 8 * time.Second // on a busy machine it must not end while a leader raises its fences
 
 func TestMain(m *testing.M) {
 	text := os.Getenv(placesEnv)
@@ -58,7 +58,7 @@ func leaderMain(text string) error {
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // also while it is stopped
 	defer cancel()
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{p.Etcd}})
 	if err != nil {
@@ -167,8 +167,8 @@ func (l *leader) line(t *testing.T, word string) string {
 			t.Fatalf("the leader said %q instead of %q", line, word)
 		}
 		return rest
-	case <-time.After(30 * time.Second):
-		t.Fatalf("the leader did not say %q in 30 s", word)
+	case <-time.After(2 * time.Minute):
+		t.Fatalf("the leader did not say %q in 2 minutes", word)
 		return ""
 	}
 }

@@ -45,14 +45,14 @@ func TestWhatAnOriginShows(t *testing.T) {
 // firstStamp returns the stamp of one who leads.
 func firstStamp(t *testing.T, srv *etcdtest.Server) fence.Stamp {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{srv.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	session, err := primacy.NewSession(store, &primacy.Options{TTL: 10 * time.Second})
+	session, err := primacy.NewSession(store, &primacy.Options{TTL: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func start(t testing.TB, cmd *exec.Cmd, stop syscall.Signal) (exited chan struct
 // serves waits until something listens on the unix socket.
 func serves(t testing.TB, socket string, exited chan struct{}) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if c, err := net.Dial("unix", socket); err == nil {
 			c.Close()
 			return
@@ -152,7 +152,7 @@ func startPostgres(t testing.TB) string {
 	exited := start(t, run, syscall.SIGINT) // a fast shutdown
 	serves(t, filepath.Join(dir, ".s.PGSQL.5432"), exited)
 	url := fmt.Sprintf("host=%s user=tester dbname=postgres", dir)
-	eventually(t, 30*time.Second, "PostgreSQL to let us in", func() bool { return ping(t, url) == nil })
+	eventually(t, time.Minute, "PostgreSQL to let us in", func() bool { return ping(t, url) == nil })
 	return url
 }
 

@@ -68,7 +68,7 @@ func savepoints(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
 
 // stuckStatements: what Idle does not end, and what does.
 func stuckStatements(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
-	f.Idle = 1500 * time.Millisecond
+	f.Idle = 3 * time.Second // which a busy machine does not reach between two statements
 	for i, stop := range []func(c *pgx.Conn, tx pgx.Tx) error{
 		func(_ *pgx.Conn, tx pgx.Tx) error { // rows half read
 			rows, err := tx.Query(t.Context(), "SELECT repeat('x', 10000) FROM generate_series(1, 20000)")
@@ -114,7 +114,7 @@ func stuckStatements(t *testing.T, url string, db *sql.DB, f sqlfence.Fence) {
 			if err != nil {
 				t.Errorf("%d: the successor: %v", i, err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%d: the successor still waits", i)
 		}
 	}

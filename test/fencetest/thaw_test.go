@@ -70,7 +70,7 @@ func startAll(t *testing.T) places {
 // withTables opens a database, closed with the test, and makes the table of values and of fences.
 func withTables(t *testing.T, driver, url string, f sqlfence.Fence) *sql.DB {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // a server that hangs shows its log then
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a server that hangs shows its log then
 	defer cancel()
 	db, err := sql.Open(driver, url)
 	if err == nil {
@@ -125,7 +125,7 @@ func TestAThawedLeaderIsRefusedByEveryFence(t *testing.T) {
 // one.
 func whatStands(t *testing.T, p places, oldToken, newToken primacy.Token) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	all, err := dialAll(p, reader{newToken}, nil)
 	if err != nil {
