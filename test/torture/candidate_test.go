@@ -167,7 +167,7 @@ func (c *candidate) down() error {
 	select {
 	case <-c.done:
 		return nil
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 	}
 	if cmd != nil {
 		_ = cmd.Process.Kill()

@@ -108,7 +108,7 @@ func waitUntil(at time.Duration) {
 
 func openSession(t testing.TB, o primacy.Options, endpoints ...string) *primacy.Session {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: endpoints})
 	if err != nil {

@@ -67,7 +67,7 @@ func (s *torture) recovered() error {
 		if m.Exited() {
 			onethread.Do(func() { errs = append(errs, m.Launch()) })
 		}
-		errs = append(errs, m.Ready(30*time.Second))
+		errs = append(errs, m.Ready(time.Minute))
 	}
 	return errors.Join(errs...)
 }

@@ -77,7 +77,7 @@ func (n *node) exit(t testing.TB) int {
 	t.Helper()
 	select {
 	case <-n.exited:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%s (%d) does not exit; its log ends with:\n%s", n.id, n.cmd.Process.Pid, n.logTail())
 	}
 	w := n.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -204,8 +204,8 @@ func (w *rightWatch) end() right {
 }
 
 // aim waits until the supervisor has renewed and then for a part of the time to its next renewal,
-// so that faults meet every moment of it, also that of a renewal in flight.
-func (v *victim) aim(t testing.TB, part float64, every time.Duration) {
+// so that faults meet every moment of it, also that of a renewal in flight. False: its term is over.
+func (v *victim) aim(t testing.TB, part float64, every time.Duration) bool {
 	t.Helper()
 	before, _ := v.right(v.supervisor.pid)
 	at := boottime.Now()
@@ -215,6 +215,13 @@ func (v *victim) aim(t testing.TB, part float64, every time.Duration) {
 		return !ok || now.Deadline != before.Deadline
 	})
 	waitUntil(at + time.Duration(part*float64(every)))
+	return v.stands()
+}
+
+// stands says whether the victim's term goes on: its command runs, and has the right to.
+func (v *victim) stands() bool {
+	r, ok := v.right(v.supervisor.pid)
+	return ok && (v.untold || r.Token == v.token) && boottime.Now() < r.Deadline
 }
 
 // bound returns by when the command of a supervisor that was hit just now must be gone: the

@@ -57,7 +57,9 @@ func pairs(isolated bool) (all []checkedFault) {
 
 // harmTwo does both and sees that nothing of the command acts after the deadline.
 func harmTwo(a *run, v *victim, one, two harm) []any {
-	v.aim(a, a.rng.Float64(), a.renewEvery())
+	if !v.aim(a, a.rng.Float64(), a.renewEvery()) {
+		return missed
+	}
 	begin := boottime.Now()
 	for _, h := range []harm{one, two} { // supervisor and guardian first stop, so that neither sees the other's end
 		if h.role != "command" {
@@ -127,8 +129,13 @@ func freezeCgroup(a *run, v *victim) []any {
 	for _, m := range v.members {
 		pids = append(pids, m.pid)
 	}
+	if !v.stands() {
+		return missed
+	}
 	group := servertest.NewCgroup(a, pids...)
-	v.aim(a, a.rng.Float64(), a.renewEvery())
+	if !v.aim(a, a.rng.Float64(), a.renewEvery()) {
+		return missed
+	}
 	begin := boottime.Now()
 	group.Freeze()
 	bound := v.bound(a, a.ttl)
@@ -152,14 +159,15 @@ func freezeCgroup(a *run, v *victim) []any {
 	}
 	gone := boottime.Now() - thaw
 	slack := stall()
-	var last time.Duration // act after the thaw
+	var last time.Duration                                     // act after the thaw
+	soon := briefly(500*time.Millisecond, 50*time.Millisecond) // beside all other tests the guardian, too, waits
 	for m, at := range v.lastActs(a, a.own) {
 		last = max(last, at-thaw)
 		// What the machine itself held up (our own thread, which slept for a millisecond at a time)
 		// is not the guardian's.
-		if at-thaw > 50*time.Millisecond+slack {
-			a.Errorf("%v acted %v after the thaw, want at most 50 ms (and this machine stood still for %v)", m,
-				at-thaw, slack)
+		if at-thaw > soon+slack {
+			a.Errorf("%v acted %v after the thaw, want at most %v (and this machine stood still for %v)", m,
+				at-thaw, soon, slack)
 		}
 	}
 	a.wantExit(v, exitLost)

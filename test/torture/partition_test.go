@@ -48,7 +48,7 @@ type contender struct {
 
 // primacySide is a contender by this library.
 func primacySide(endpoints []string, name string, o primacy.Options) (*contender, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: endpoints})
 	if err != nil {
@@ -171,7 +171,7 @@ func duel(theirs, ours []string, name string, by side, o primacy.Options,
 		return s, err
 	}
 	defer younger.end()
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	if err := older.win(ctx); err != nil {
 		return s, err

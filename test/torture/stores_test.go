@@ -107,7 +107,9 @@ func troublesOf(t testing.TB, name string, s testServer) []trouble {
 // is over.
 func (a *run) outage(v *victim, tr trouble) []any {
 	a.Helper()
-	v.aim(a, a.rng.Float64(), a.renewEvery())
+	if !v.aim(a, a.rng.Float64(), a.renewEvery()) {
+		return missed
+	}
 	begin := boottime.Now()
 	up := tr.begin(a.rng)
 	if a.rng.IntN(2) == 0 {
@@ -128,7 +130,9 @@ func (a *run) outage(v *victim, tr trouble) []any {
 // brings it back. The term may end.
 func (a *run) hiccup(v *victim, tr trouble) []any {
 	a.Helper()
-	v.aim(a, a.rng.Float64(), a.renewEvery())
+	if !v.aim(a, a.rng.Float64(), a.renewEvery()) {
+		return missed
+	}
 	begin := boottime.Now()
 	up := tr.begin(a.rng)
 	time.Sleep(between(a.rng, a.ttl/4, a.ttl*3/2))
@@ -143,7 +147,7 @@ func (a *run) hiccup(v *victim, tr trouble) []any {
 
 // open opens the store under its own addresses.
 func (i *installed) open() (driver.Store, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return open.Open(ctx, i.url(i.servers))
 }
@@ -180,7 +184,7 @@ func (a *run) ghosts() {
 	defer st.Close()
 	var left []driver.Line
 	begin := boottime.Now()
-	if !within(3*a.ttl+5*time.Second, func() bool {
+	if !within(time.Minute, func() bool {
 		left, err = standing(st)
 		return err == nil && len(left) == 0
 	}) {
