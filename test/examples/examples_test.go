@@ -133,9 +133,9 @@ func (p *process) ends(want int) {
 }
 
 // patience is how long a process may take for what it does at once on a machine that is not busy.
-const patience = 30 * time.Second
+const patience = time.Minute
 
-const ttl = 2 * time.Second
+const ttl = 6 * time.Second // a busy machine renews in time
 
 // sidecar starts `primacy serve` on a store of its own, and returns what its clients need in their
 // environment.
