@@ -411,11 +411,11 @@ func TestAnAnswerThatIsNotReadEndsTheConnection(t *testing.T) {
 func TestAnAnswerThatHadToWaitIsWritten(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{})
-	const within = 300 * time.Millisecond
+	const within = time.Second
 	base := "http://" + hasty(t, s, within)
 	first := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/n", "")))
 	time.AfterFunc(3*within, func() { s.ask("DELETE", "/v1/locks/n", "", "Primacy-Token", first.Token.String()) })
-	r, err := http.Post(base+"/v1/locks/n", "application/json", strings.NewReader(`{"wait_ms":20000}`))
+	r, err := http.Post(base+"/v1/locks/n", "application/json", strings.NewReader(`{"wait_ms":60000}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,21 +52,22 @@ func TestALockIsReleasedByItsTokenAndNothingElse(t *testing.T) {
 
 func TestALockThatIsNotRenewedIsReleasedAndNotBefore(t *testing.T) {
 	t.Parallel()
-	s := newAgent(t, Options{})
+	s := newAgent(t, Options{Session: primacy.Options{TTL: time.Minute}})
 	asked := boottime.Now()
-	l := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/n", `{"lease_ms":4000}`)))
-	if l.LeaseMS > 3600 {
+	l := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/n", `{"lease_ms":10000}`)))
+	if l.LeaseMS > 9000 {
 		t.Errorf("got %+v", l)
 	}
 	for range 3 {
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(3500 * time.Millisecond) // thrice that is more than 10 s
 		asked = boottime.Now()
 		s.want(200, "", s.ask("POST", "/v1/locks/n/renew", "", "Primacy-Token", l.Token.String()))
 	}
-	s.want(200, "", s.ask("POST", "/v1/locks/n", `{"wait_ms":30000}`))
-	if after := boottime.Now() - asked; after < 4*time.Second || after > soon {
-		t.Errorf("free %v after the last renewal, want 4 s", after)
+	next := into[lockJSON](t, s.want(200, "", s.ask("POST", "/v1/locks/n", `{"wait_ms":60000}`)))
+	if after := boottime.Now() - asked; after < 10*time.Second || after > soon {
+		t.Errorf("free %v after the last renewal, want 10 s", after)
 	}
+	s.want(200, "", s.ask("DELETE", "/v1/locks/n", "", "Primacy-Token", next.Token.String()))
 	s.want(410, "not-held", s.ask("POST", "/v1/locks/n/renew", "", "Primacy-Token", l.Token.String()))
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // soon bounds what happens at once; the machine may be busy.
-const soon = 20 * time.Second
+const soon = time.Minute
 
 // site is an agent on a socket, with every answer held to the document.
 type site struct {

@@ -55,7 +55,7 @@ func runChild(dir string) int {
 }
 
 func obey(n *Node, c *clientv3.Client, word []string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	switch word[0] {
 	case "put":

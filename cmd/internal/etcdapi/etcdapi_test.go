@@ -59,7 +59,7 @@ func serve(t testing.TB, store driver.Store, o Options) (*Server, string) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ln) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Close(ctx); err != nil {
 			t.Errorf("close: %v", err)
@@ -107,7 +107,7 @@ func (c *client) grant(seconds int64) int64 {
 // once makes a lease that nobody keeps alive.
 func (c *client) once(seconds int64) int64 {
 	c.Helper()
-	a, err := c.LeaseGrant(c.ctx(5*time.Second), &pb.LeaseGrantRequest{TTL: seconds})
+	a, err := c.LeaseGrant(c.ctx(time.Minute), &pb.LeaseGrantRequest{TTL: seconds})
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func (c *client) once(seconds int64) int64 {
 
 func (c *client) beat(id int64) int64 {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	stream, err := c.LeaseKeepAlive(ctx)
 	if err == nil {
@@ -141,7 +141,7 @@ func (c *client) try(lease int64, name, value string, limit time.Duration) (*epb
 
 func (c *client) win(lease int64, name, value string) *epb.LeaderKey {
 	c.Helper()
-	k, err := c.try(lease, name, value, 15*time.Second)
+	k, err := c.try(lease, name, value, time.Minute)
 	if err != nil {
 		c.Fatal(err)
 	}
@@ -149,17 +149,17 @@ func (c *client) win(lease int64, name, value string) *epb.LeaderKey {
 }
 
 func (c *client) proclaim(k *epb.LeaderKey, value string) error {
-	_, err := c.Proclaim(c.ctx(5*time.Second), &epb.ProclaimRequest{Leader: k, Value: []byte(value)})
+	_, err := c.Proclaim(c.ctx(time.Minute), &epb.ProclaimRequest{Leader: k, Value: []byte(value)})
 	return err
 }
 
 func (c *client) resign(k *epb.LeaderKey) error {
-	_, err := c.Resign(c.ctx(5*time.Second), &epb.ResignRequest{Leader: k})
+	_, err := c.Resign(c.ctx(time.Minute), &epb.ResignRequest{Leader: k})
 	return err
 }
 
 func (c *client) leader(name string) string {
-	a, err := c.Leader(c.ctx(5*time.Second), &epb.LeaderRequest{Name: []byte(name)})
+	a, err := c.Leader(c.ctx(time.Minute), &epb.LeaderRequest{Name: []byte(name)})
 	if err != nil {
 		return told(err)
 	}
@@ -174,7 +174,7 @@ func (c *client) lock(lease int64, name string, limit time.Duration) (string, er
 }
 
 func (c *client) unlock(key string) error {
-	_, err := c.Unlock(c.ctx(5*time.Second), &lpb.UnlockRequest{Key: []byte(key)})
+	_, err := c.Unlock(c.ctx(time.Minute), &lpb.UnlockRequest{Key: []byte(key)})
 	return err
 }
 

@@ -37,10 +37,10 @@ func TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL(t *testing.T) {
 	_, addrA := serve(t, faulty, Options{Timeout: time.Second})
 	_, addrB := serve(t, store, Options{})
 	a, b := newClient(t, addrA, nil), newClient(t, addrB, nil)
-	const ttl = 2 * time.Second
-	lease := a.once(2)
+	const ttl = 5 * time.Second // a busy machine keeps it alive
+	lease := a.once(5)
 	k := a.win(lease, "cut", "a")
-	stream, err := a.LeaseKeepAlive(a.ctx(30 * time.Second))
+	stream, err := a.LeaseKeepAlive(a.ctx(2 * time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,12 +63,12 @@ func TestAKeepaliveIsAnsweredOnlyWhileTheClaimStandsForTheTTL(t *testing.T) {
 		}
 	}()
 	count := func() int { mu.Lock(); defer mu.Unlock(); return beats }
-	eventually(t, time.Minute, "keepalives for longer than the ttl", func() bool { return count() > 45 })
+	eventually(t, time.Minute, "keepalives for longer than the ttl", func() bool { return count() > 110 })
 	faulty.Hang(true)
 	defer faulty.Hang(false)
 	won := make(chan time.Time, 1)
 	go func() {
-		b.win(b.grant(2), "cut", "b")
+		b.win(b.grant(5), "cut", "b")
 		won <- time.Now()
 	}()
 	at := <-won
@@ -105,7 +105,7 @@ func TestWhatIsLostEndsTheLease(t *testing.T) {
 	if got := c.leader("y"); got != "1" {
 		t.Errorf("y was given up while the client may believe in it: %s", got)
 	}
-	if _, err := c.try(a, "z", "", time.Second); status.Code(err) != codes.NotFound {
+	if _, err := c.try(a, "z", "", time.Minute); status.Code(err) != codes.NotFound {
 		t.Errorf("campaign under a lease that is over: %v", err)
 	}
 	if err := c.proclaim(other, "2"); err != nil {
@@ -115,7 +115,7 @@ func TestWhatIsLostEndsTheLease(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, time.Minute, "the lease is gone with the last it held", func() bool {
-		all, _ := c.LeaseLeases(c.ctx(time.Second), &pb.LeaseLeasesRequest{})
+		all, _ := c.LeaseLeases(c.ctx(time.Minute), &pb.LeaseLeasesRequest{})
 		return len(all.GetLeases()) == 0
 	})
 }
@@ -128,21 +128,21 @@ func TestWhoIsAskedToResignIsTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := c.once(2)
+	a := c.once(4)
 	answered := time.Now()
 	k := c.win(a, "x", "1")
-	ctx := c.ctx(10 * time.Second)
+	ctx := c.ctx(time.Minute)
 	if token, err := s.Election("x").Ask(ctx, primacy.Request{Reason: "maintenance"}); err != nil ||
 		int64(token) != k.Rev {
 		t.Fatal(token, err)
 	}
-	eventually(t, time.Second, "ttl 0", func() bool { return c.beat(a) == 0 })
+	eventually(t, time.Minute, "ttl 0", func() bool { return c.beat(a) == 0 })
 	term, err := s.Election("x").Campaign(ctx, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(answered); took < 2*time.Second-100*time.Millisecond {
-		t.Errorf("the next led after %v, while the client could believe in its ttl of 2s", took)
+	if took := time.Since(answered); took < 4*time.Second-100*time.Millisecond {
+		t.Errorf("the next led after %v, while the client could believe in its ttl of 4s", took)
 	}
 	if int64(term.Token()) <= k.Rev {
 		t.Errorf("token %d after %d", term.Token(), k.Rev)
@@ -170,7 +170,7 @@ func TestWhatAnotherProcessHoldsIsNotSaidToBeGone(t *testing.T) {
 	if b.leader("x") != "1" {
 		t.Error("the other does not see the leader")
 	}
-	seen, err := b.Leader(b.ctx(time.Second), &epb.LeaderRequest{Name: []byte("x")})
+	seen, err := b.Leader(b.ctx(time.Minute), &epb.LeaderRequest{Name: []byte("x")})
 	if err != nil || string(seen.Kv.Key) != string(k.Key) || seen.Kv.Lease != k.Lease ||
 		seen.Kv.CreateRevision != k.Rev {
 		t.Errorf("the other sees %v, %v; want %v", seen, err, k)
@@ -198,15 +198,15 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	a := c.grant(5)
 	for name, value := range map[string]string{"": "", "a\x00b": "", "\xff": "", strings.Repeat("n", 256): "",
 		"v": strings.Repeat("v", 4097)} {
-		if _, err := c.try(a, name, value, time.Second); status.Code(err) != codes.InvalidArgument {
+		if _, err := c.try(a, name, value, time.Minute); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("campaign for %.20q with %d bytes: %v", name, len(value), err)
 		}
-		if _, err := c.Leader(c.ctx(time.Second), &epb.LeaderRequest{Name: []byte(name)}); value == "" &&
+		if _, err := c.Leader(c.ctx(time.Minute), &epb.LeaderRequest{Name: []byte(name)}); value == "" &&
 			status.Code(err) != codes.InvalidArgument {
 			t.Errorf("leader of %.20q: %v", name, err)
 		}
 	}
-	stream, err := c.Observe(c.ctx(time.Second), &epb.LeaderRequest{})
+	stream, err := c.Observe(c.ctx(time.Minute), &epb.LeaderRequest{})
 	if err == nil {
 		_, err = stream.Recv()
 	}
@@ -222,7 +222,7 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 		t.Errorf("observe: %v", err)
 	}
 	second := func() error {
-		stream, err := c.Observe(c.ctx(time.Second), &epb.LeaderRequest{Name: []byte("n")})
+		stream, err := c.Observe(c.ctx(time.Minute), &epb.LeaderRequest{Name: []byte("n")})
 		if err == nil {
 			_, err = stream.Recv()
 		}
@@ -233,17 +233,17 @@ func TestWhatCannotBeAskedForIsRefused(t *testing.T) {
 	}
 	end()
 	for began := time.Now(); second() != nil; time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > 20*time.Second {
+		if time.Since(began) > time.Minute {
 			t.Fatal("an observer that has gone makes no room")
 		}
 	}
 	c.grant(5)
-	if _, err := c.LeaseGrant(c.ctx(time.Second),
+	if _, err := c.LeaseGrant(c.ctx(time.Minute),
 		&pb.LeaseGrantRequest{TTL: 5}); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a third lease of two: %v", err)
 	}
 	kv := pb.NewKVClient(mustDial(t, addr))
-	if _, err := kv.Range(c.ctx(time.Second),
+	if _, err := kv.Range(c.ctx(time.Minute),
 		&pb.RangeRequest{Key: []byte("x")}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("a read of a key: %v", err)
 	}
@@ -263,7 +263,7 @@ func TestManyClients(t *testing.T) {
 		all.Go(func() {
 			c := []*client{a, b}[i%2]
 			for n := range 12 {
-				lease := c.once(5)
+				lease := c.once(30)
 				me := fmt.Sprintf("%d/%d", i, n)
 				k, err := c.try(lease, "many", me, time.Duration(rand.IntN(200))*time.Millisecond)
 				if err == nil {
@@ -305,7 +305,7 @@ func TestACallThatWasGivenUpDoesNotHurtTheNext(t *testing.T) {
 	c, _ := ours(t)
 	a, b := c.once(60), c.once(60)
 	for range 20 {
-		key, err := c.lock(a, "n", time.Second)
+		key, err := c.lock(a, "n", time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -314,7 +314,7 @@ func TestACallThatWasGivenUpDoesNotHurtTheNext(t *testing.T) {
 		}
 		next := make(chan error, 1)
 		go func() {
-			key, err := c.lock(b, "n", 10*time.Second)
+			key, err := c.lock(b, "n", time.Minute)
 			if err == nil {
 				err = c.unlock(key)
 			}

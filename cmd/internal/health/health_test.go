@@ -129,7 +129,7 @@ func TestAProblemIsOneLine(t *testing.T) {
 func TestPulse(t *testing.T) {
 	hang := make(chan struct{})
 	beats := 0
-	p := NewPulse(t.Context(), 500*time.Millisecond, func() {
+	p := NewPulse(t.Context(), 2*time.Second, func() {
 		if beats++; beats == 2 {
 			<-hang
 		}
@@ -139,7 +139,7 @@ func TestPulse(t *testing.T) {
 	}
 	await := func(what string, ok func() bool) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal(what)
 			}

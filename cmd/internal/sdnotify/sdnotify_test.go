@@ -28,7 +28,7 @@ func manager(t *testing.T, name string) *net.UnixConn {
 
 func read(t *testing.T, c *net.UnixConn) string {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	buf := make([]byte, 4096)
 	n, err := c.Read(buf)
 	if err != nil {
@@ -214,7 +214,7 @@ func dial(t *testing.T, network, addr string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	buf := make([]byte, 100)
 	n, _ := c.Read(buf)
 	return string(buf[:n])
