@@ -275,7 +275,7 @@ func (c *commit) acknowledged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the commit is not acknowledged")
 	}
 }
