@@ -161,7 +161,7 @@ func TestARecycledProcessIDIsNotSpared(t *testing.T) {
 		s.mu.Lock()
 		s.spared[pid] = child{start, true}
 		s.mu.Unlock()
-		if found := len(s.descendantsToKill(os.Getpid())) > 0; found == spared {
+		if found := len(s.descendantsToKill(os.Getpid(), snapshot)) > 0; found == spared {
 			t.Errorf("a child that began at %s, noted as %s: to be killed %v", st.start, start, found)
 		}
 	}

@@ -155,9 +155,13 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 	// It ends after two rounds in a row that find nothing. One round is not enough. A guardian may
 	// die during a round, and its children become ours only after that. And a snapshot, which reads
 	// one process after the other, can miss a child whose parent dies meanwhile.
-	for empty, round := 0, 1; empty < 2; round++ {
+	//
+	// The first round does not count, and looks at no process but ours where the kernel lists them:
+	// a look at all processes of a busy machine has taken longer than the margin.
+	lister := newChildLister
+	for empty, round := 0, 0; empty < 2; round++ {
 		empty++
-		for _, d := range s.descendantsToKill(self) {
+		for _, d := range s.descendantsToKill(self, lister) {
 			if d.pid == guardian && isDead(guardian) {
 				continue
 			}
@@ -173,18 +177,21 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 				wait, reaped = w, true
 			}
 		}
+		if round == 0 {
+			empty, lister = 0, snapshot
+		}
 		time.Sleep(time.Duration(min(round, 20)) * time.Millisecond)
 	}
 	return wait, reaped
 }
 
-// descendantsToKill lists our descendants, but not the spared children and nothing below them. It
-// looks at every process of the machine. That is slow, but rare, and it finds more than a look at
-// the children alone.
-func (s *Supervisor) descendantsToKill(self int) []descendant {
+// descendantsToKill lists our descendants, but not the spared children and nothing below them. A
+// snapshot looks at every process of the machine. That is slow, but rare, and it finds more than a
+// look at the children alone.
+func (s *Supervisor) descendantsToKill(self int, lister func() childLister) []descendant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return descendants(self, snapshot(), s.isSparedLocked)
+	return descendants(self, lister(), s.isSparedLocked)
 }
 
 // Reap reaps dead children that this process has not started, until ctx ends. As process 1 of a
