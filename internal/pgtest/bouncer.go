@@ -46,7 +46,7 @@ logfile = %s
 		_ = cmd.Wait()
 	})
 	addr := "127.0.0.1:" + port
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if c, err := net.Dial("tcp", addr); err == nil {
 			c.Close()
 			return addr

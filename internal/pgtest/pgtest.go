@@ -207,7 +207,7 @@ func (s *Server) Restart() {
 // Exec runs statements as the superuser.
 func (s *Server) Exec(sql string) {
 	s.tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := pgx.Connect(ctx, s.URL())
 	if err == nil {
@@ -222,7 +222,7 @@ func (s *Server) Exec(sql string) {
 // Query returns the first column of the first row as text, empty where there is none.
 func (s *Server) Query(sql string) string {
 	s.tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c, err := pgx.Connect(ctx, s.URL())
 	if err != nil {

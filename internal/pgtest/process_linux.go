@@ -135,7 +135,7 @@ func (s *Server) Kill() {
 	}
 	// The next server refuses to start beside what is left of this one: who was started while the
 	// others were counted, who lives on after a crash.
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		left := within(s.data())
 		if len(left) == 0 {
 			return

@@ -11,7 +11,7 @@ func (s *Server) Standby() *Server {
 	b.up()
 	s.Exec("ALTER SYSTEM SET synchronous_standby_names = '*'")
 	s.Exec("SELECT pg_reload_conf()")
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if s.Query("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == "1" {
 			return b
 		}

@@ -77,9 +77,9 @@ func (g *Cgroup) write(file, text string) {
 
 func (g *Cgroup) eventually(what string, ok func() bool) {
 	g.tb.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			g.tb.Fatalf("waited 20 s for %s", what)
+			g.tb.Fatalf("waited a minute for %s", what)
 		}
 	}
 }

@@ -25,12 +25,12 @@ func Halt(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return err
 	}
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(100 * time.Microsecond) {
 		if Halted(pid) {
 			return nil
 		}
 	}
-	return fmt.Errorf("process %d runs on 10 s after SIGSTOP", pid)
+	return fmt.Errorf("process %d runs on a minute after SIGSTOP", pid)
 }
 
 // Halted says whether each thread of a process is stopped, or the process is dead.
