@@ -72,7 +72,7 @@ func (w *world) leases() int {
 }
 
 func TestDoctor(t *testing.T) {
-	w := ownServer(t, etcdtest.Options{})
+	w := ownServer(t, etcdtest.Options{}).with("PRIMACY_TTL=2m") // see TestDoctorOfTheEmbeddedStore
 	w.start("doctor", "--clock-window", "3s", "--name", "billing").ends(0).says("etcd "+etcdtest.Newest,
 		"ok       member "+w.server.Addr(),
 		"ok       boot clock", "ok       permissions", `election "billing": nobody leads`, "renewal: p50",
@@ -168,7 +168,7 @@ func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
 	at := "@" + w.server.Addr()
 	w.start("doctor", "--store",
 		"etcd://root:wrong"+at).ends(exitUnreachable).inOneLine().complains("invalid user ID or password")
-	p := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--clock-window", "3s").ends(exitNo).
+	p := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--clock-window", "3s", "--ttl", "2m").ends(exitNo).
 		says("failed   permissions", "etcdctl role grant-permission ROLE --prefix=true readwrite primacy/")
 	q := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--torture",
 		"10s").ends(exitUnreachable).complains("cannot campaign", "permission denied")
@@ -177,8 +177,8 @@ func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
 			t.Errorf("the password is in %q", out)
 		}
 	}
-	w.start("doctor", "--store", "etcd://root:SWORDFISH"+at, "--clock-window",
-		"3s").ends(0).says("etcd asks for a user")
+	w.start("doctor", "--store", "etcd://root:SWORDFISH"+at, "--clock-window", "3s", "--ttl",
+		"2m").ends(0).says("etcd asks for a user")
 }
 
 func TestDoctorOptionsThatCannotWork(t *testing.T) {
@@ -283,7 +283,7 @@ func TestDoctorOnATerminal(t *testing.T) {
 	m := newTmux(newWorld(t))
 	m.do("resize-window", "-x", "80", "-y", "50")
 	m.clears()
-	m.types("primacy doctor --clock-window 3s", "Enter")
+	m.types("primacy doctor --clock-window 3s --ttl 2m", "Enter")
 	if code := m.status(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
