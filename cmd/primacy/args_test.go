@@ -15,16 +15,16 @@ func TestFlagsBehindTheName(t *testing.T) {
 	w := newWorld(t)
 	show := `printf '%s ' "$PRIMACY_TTL_MS" "$PRIMACY_ID" "$@"`
 	for _, c := range []struct{ args, want string }{
-		{"run x --ttl 5s --id a -- sh -c SHOW sh --ttl 7s -v", "5000 a --ttl 7s -v "},
-		{"run x --ttl 5s --id a sh -c SHOW sh --ttl 7s --id b", "5000 a --ttl 7s --id b "},
-		{"run x --ttl=5s --id=a sh -c SHOW sh --help -- -q", "5000 a --help -- -q "},
-		{"run --id a x --ttl 5s sh -c SHOW sh", "5000 a "},
-		{"run x --quiet --id a --ttl 5s sh -c SHOW sh -q", "5000 a -q "},
-		{"run --id a --ttl 5s -- x sh -c SHOW sh --id b", "5000 a --id b "},
-		{"run --id a --ttl 5s x -- sh -c SHOW sh -- x", "5000 a -- x "},
-		{"lock x --ttl 5s --id a -n -- sh -c SHOW sh -n", "5000 a -n "},
+		{"run x --ttl 50s --id a -- sh -c SHOW sh --ttl 7s -v", "50000 a --ttl 7s -v "},
+		{"run x --ttl 50s --id a sh -c SHOW sh --ttl 7s --id b", "50000 a --ttl 7s --id b "},
+		{"run x --ttl=50s --id=a sh -c SHOW sh --help -- -q", "50000 a --help -- -q "},
+		{"run --id a x --ttl 50s sh -c SHOW sh", "50000 a "},
+		{"run x --quiet --id a --ttl 50s sh -c SHOW sh -q", "50000 a -q "},
+		{"run --id a --ttl 50s -- x sh -c SHOW sh --id b", "50000 a --id b "},
+		{"run --id a --ttl 50s x -- sh -c SHOW sh -- x", "50000 a -- x "},
+		{"lock x --ttl 50s --id a -n -- sh -c SHOW sh -n", "50000 a -n "},
 		{"lock x -n -w1 sh -c SHOW", "ERROR -n and -w exclude each other"},
-		{"lock x --id a --ttl 5s -s sh -c SHOW sh -c x", "5000 a -c x "},
+		{"lock x --id a --ttl 50s -s sh -c SHOW sh -c x", "50000 a -c x "},
 	} {
 		args := strings.Fields(c.args)
 		for i := range args {

@@ -72,28 +72,31 @@ func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 
 func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
-	a := w.start("run", "--id", "a", "--ttl", "30s", "--stop-timeout", "5s", "n", "sh", "-c",
+	a := w.start("run", "--id", "a", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
 		`trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
 	w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.awaitLine("n", 2)
 	w.start("transfer", "--wait", "500ms", "--to", "b",
 		"n").ends(exitNotAcquired).inOneLine().complains("to hand over to b, but still leads under token")
 	a.signal(syscall.SIGKILL)
-	<-a.exited
+	w.killAll()
 }
 
 // A successor that goes while the work stops: whoever is next leads, and that is said.
 func TestTheHeirGoesWhileTheWorkStops(t *testing.T) {
 	w := newWorld(t)
-	a := w.start("run", "--id", "a", "--ttl", "20s", "--stop-timeout", "5s", "n", "sh", "-c",
-		`trap 'echo stopping; sleep 2; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	a := w.start("run", "--id", "a", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
+		`trap 'echo stopping; until [ -e go ]; do sleep 0.05; done; exit 0' TERM; echo up
+		while :; do sleep 0.05; done`).prints("up")
 	b := w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.awaitLine("n", 2)
 	c := w.start("run", "--id", "c", "n", "sh", "-c", stops)
 	w.awaitLine("n", 3)
-	p := w.start("transfer", "n", "--to", "c")
+	p := w.start("transfer", "n", "--to", "c", "--wait", "1m")
 	a.prints("stopping")
 	c.signal(syscall.SIGTERM).ends(128 + 15)
+	w.awaitLine("n", 2)
+	w.touch("go")
 	p.ends(exitNo).inOneLine().complains("has stopped, but b leads now under token", "not c")
 	a.ends(exitResigned).complains("handed over")
 	b.prints("up")
@@ -199,7 +202,7 @@ func TestDrainOfOneThatDoesNotStop(t *testing.T) {
 		go func() { _, _ = e.Campaign(t.Context(), nil) }()
 		w.awaitLine("deaf", i+1)
 	}
-	p := w.start("drain", "old", "-o", "ndjson", "--wait", "500ms").ends(exitNotAcquired)
+	p := w.start("drain", "old", "-o", "ndjson", "--wait", "3s").ends(exitNotAcquired)
 	if m := decode[moveJSON](w, p.out.String()); m.Name != "deaf" || m.Result != "late" || m.Leader.ID != "old" {
 		t.Errorf("got %+v", m)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -54,8 +55,8 @@ func TestAHookThatHangsOrForks(t *testing.T) {
 // the hook may take.
 func TestTheReleaseDoesNotWaitForAHook(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--hook-timeout", "4s", "--on-deposed", "echo hook; exec sleep 1000", "n", "sh", "-c",
-		"echo up; exec sleep 1000").prints("up")
+	p := w.start("run", "--hook-timeout", "1h", "--on-deposed", "until [ -e go ]; do sleep 0.05; done; echo hook", "n",
+		"sh", "-c", upAndSleep).prints("up")
 	next := w.start("run", "n", "sh", "-c", "echo up").tells("waits for n")
 	w.awaitLine("n", 2)
 	p.signal(syscall.SIGTERM)
@@ -65,14 +66,17 @@ func TestTheReleaseDoesNotWaitForAHook(t *testing.T) {
 		t.Error("it ended before its hook")
 	default:
 	}
-	p.ends(143).complains("on-deposed: stopped after --hook-timeout 4s")
+	w.touch("go")
+	p.ends(143).complains("hook")
+	w.start("run", "--hook-timeout", "700ms", "--on-deposed", "exec sleep 1000", "n", "true").ends(0).
+		complains("on-deposed: stopped after --hook-timeout 700ms")
 }
 
 // A hook that acts as leader is bound to the term as the command is: frozen, its supervisor leaves
 // nothing that acts beside the next leader.
 func TestAnElectedHookEndsWithTheTerm(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--ttl", "6s", "--hook-timeout", "1h", "--on-elected", "primacy worker acts & "+stubborn, "n",
+	p := w.start("run", "--ttl", "12s", "--hook-timeout", "1h", "--on-elected", "primacy worker acts & "+stubborn, "n",
 		"true")
 	w.eventually("the hook acts", func() bool { return len(w.periods()) == 1 })
 	next := w.start("run", "--ttl", "60s", "n", "sh", "-c", stubborn).tells("waits for n")
@@ -152,24 +156,31 @@ func TestOnExitRestart(t *testing.T) {
 
 // stop-now does not wait for the deadline when the store falls silent.
 func TestOnUnreachableStopNow(t *testing.T) {
-	for how, want := range map[string][2]time.Duration{"stop-now": {0, 7 * time.Second},
-		"stop-at-deadline": {7500 * time.Millisecond, limit}} {
+	// How long before the deadline the command is told at most, and at least. It has a tenth of the
+	// ttl to stop.
+	for how, want := range map[string][2]time.Duration{"stop-now": {limit, 5 * time.Second},
+		"stop-at-deadline": {2500 * time.Millisecond, -limit}} {
 		t.Run(how, func(t *testing.T) {
 			w := newWorld(t)
 			proxy := newProxyOf(w)
-			p := w.start("run", "--ttl", "10s", "--on-unreachable", how, "--store",
+			p := w.start("run", "--ttl", "20s", "--on-unreachable", how, "--store",
 				"etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
-				`trap 'date +%s.%N >stopped; exit' TERM; echo up; while :; do sleep 0.02; done`).prints("up")
-			// From an accepted renewal on, so that the deadline is 9 s away.
+				`trap 'touch stopped; exit' TERM; echo up; while :; do sleep 0.02; done`).prints("up")
+			// From an accepted renewal on, so that the deadline is far away.
 			file := filepath.Join(w.dir, "primacy", strings.TrimSpace(pidOf(p))+".state")
 			was, _ := os.ReadFile(file)
 			w.eventually("a renewal", func() bool { now, _ := os.ReadFile(file); return string(now) != string(was) })
 			proxy.Hold()
-			at := time.Now()
-			p.until(func() bool { _, err := os.Stat(filepath.Join(w.dir, "stopped")); return err == nil },
-				"the command is told to stop")
-			if d := time.Since(at); d < want[0] || d > want[1] {
-				t.Errorf("the command was told to stop after %v, want %v", d, want)
+			var deadline time.Duration // as the last answer made it
+			p.until(func() bool {
+				if text, err := os.ReadFile(file); err == nil {
+					deadline = decode[termState](w, string(text)).Deadline
+				}
+				_, err := os.Stat(filepath.Join(w.dir, "stopped"))
+				return err == nil
+			}, "tells the command to stop")
+			if d := deadline - boottime.Now(); d > want[0] || d < want[1] {
+				t.Errorf("the command was told to stop %v before the deadline, want %v", d, want)
 			}
 			p.ends(exitLost)
 			if how == stopNow {
@@ -203,7 +214,7 @@ func pidOf(p *prog) string { return strconv.Itoa(p.cmd.Process.Pid) }
 // and the exit code is that of the loss.
 func TestASignalWhileTheHookOfALostTermRuns(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--events", "log", "--on-lost", "recampaign", "--hook-timeout", "3s",
+	p := w.start("run", "--events", "log", "--on-lost", "recampaign", "--hook-timeout", "10s",
 		"--on-deposed", "echo hook >>hooked; exec sleep 1000", "n", "sh", "-c", "echo up; exec sleep 1000").prints("up")
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	w.writes("hooked", "hook")

@@ -61,7 +61,7 @@ func TestLeaderAnswers(t *testing.T) {
 func TestValidAsksNoNetwork(t *testing.T) {
 	w := newWorld(t)
 	none := w.with("PRIMACY_STORE=etcd://127.0.0.1:1") // whoever asks it fails
-	p := w.start("run", "-q", "--ttl", "12s", "n", "sh", "-c", "echo $PRIMACY_STATE_FILE; sleep 1000").prints("\n")
+	p := w.start("run", "-q", "--ttl", "20s", "n", "sh", "-c", "echo $PRIMACY_STATE_FILE; sleep 1000").prints("\n")
 	file := strings.TrimSpace(p.out.String())
 	in := none.with("PRIMACY_STATE_FILE=" + file)
 	in.start("leader", "n", "--valid").ends(0)
@@ -247,7 +247,7 @@ func TestObserveSurvivesARestartOfTheStoreAndTellsIt(t *testing.T) {
 	t.Parallel()
 	shared.start(t)
 	server := etcdtest.Start(t, etcdtest.Options{})
-	w := newWorldOn(t, server)
+	w := newWorldOn(t, server).with("PRIMACY_TTL=60s") // a restart may take its time
 	o := w.start("observe", "-o", "ndjson", "n").prints(`"leader":null`)
 	people := w.start("observe", "n").prints("nobody leads")
 	server.Kill()
@@ -269,7 +269,7 @@ func TestObserveSurvivesARestartOfTheStoreAndTellsIt(t *testing.T) {
 
 func TestOneEmbeddedStoreForAllOnTheMachine(t *testing.T) {
 	t.Parallel()
-	w := plainWorld(t) // no PRIMACY_STORE: the folder in XDG_STATE_HOME
+	w := plainWorld(t).with("PRIMACY_TTL=20s") // no PRIMACY_STORE: the folder in XDG_STATE_HOME
 	first := w.start("run", "--id", "first", "n", "sh", "-c", "echo up; sleep 1000").prints("up")
 	second := w.start("run", "--id", "second", "n", "sh", "-c",
 		`echo "$PRIMACY_TOKEN $PRIMACY_STORE"; sleep 1000`).tells("waits for n: first leads")

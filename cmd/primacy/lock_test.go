@@ -36,7 +36,7 @@ func TestALocksCommandIsTheCommand(t *testing.T) {
 		{[]string{"--", "n", "--", "echo", "--", "-n", "-q"}, 0, "-- -n -q\n"},
 		{[]string{"-n", "n", "echo", "-n"}, 0, ""},
 		{[]string{"-x", "n", "echo", "x"}, 0, "x\n"},
-		{[]string{"-e", "-w", "5", "n", "echo", "x"}, 0, "x\n"},
+		{[]string{"-e", "-w", "50", "n", "echo", "x"}, 0, "x\n"},
 		// Through a shell, as flock has it, before and behind the name.
 		{[]string{"-c", `echo "$0 $PRIMACY_NAME" | tr a-z A-Z; exit 3`, "n"}, 3, "/BIN/SH N\n"},
 		{[]string{"n", "-c", `echo "$PRIMACY_NAME"; exit 4`}, 4, "n\n"},
@@ -111,7 +111,7 @@ func TestALockOnASilentStoreIs121(t *testing.T) {
 	for _, flag := range []string{"-n", "-x"} {
 		p := w.start("lock", flag, "--timeout", "1500ms", "--store", "etcd://"+hole.Addr(), "n",
 			"true").ends(exitUnreachable).inOneLine().complains("1.5s")
-		if p.took > 12*time.Second {
+		if p.took > prompt {
 			t.Errorf("%v took %v", p, p.took)
 		}
 	}
@@ -305,14 +305,14 @@ func TestAStoreThatFallsSilentCostsTheLockBeforeItsDeadline(t *testing.T) {
 	w := newWorld(t)
 	proxy := etcdtest.NewProxy(t, w.server.Addr())
 	store := "etcd://" + proxy.Addr() + "/" + w.prefix
-	p := w.start("lock", "--ttl", "10s", "--store", store, "n", "sh", "-c",
+	p := w.start("lock", "--ttl", "20s", "--stop-timeout", "8s", "--store", store, "n", "sh", "-c",
 		`trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait`).prints("up")
-	bare := w.start("lock", "--ttl", "6s", "--stop-timeout", "100ms", "--store", store, "m").prints("holds the lock m")
+	bare := w.start("lock", "--ttl", "20s", "--stop-timeout", "10s", "--store", store, "m").prints("holds the lock m")
 	proxy.Hold()
 	at := time.Now()
 	bare.ends(exitLost).complains(`the lock on "m" under token`, "ran out")
-	if d := time.Since(at); d > 6*time.Second {
-		t.Errorf("without a command it ended %v after the last answer, with a ttl of 6s", d)
+	if d := time.Since(at); d > 20*time.Second {
+		t.Errorf("without a command it ended %v after the last answer, with a ttl of 20s", d)
 	}
 	p.ends(exitLost).says("bye").complains(`the lock on "n" under token`)
 }
@@ -532,8 +532,8 @@ func TestWithoutACommandASignalGivesItBack(t *testing.T) {
 func TestWithoutACommandALossIsToldAtOnce(t *testing.T) {
 	w := newWorld(t)
 	const over = `the lock on "n" under token`
-	hold := func() *prog {
-		return w.start("lock", "-q", "--ttl", "5s", "--id", "me", "n").prints("holds the lock n")
+	hold := func(ttl string) *prog {
+		return w.start("lock", "-q", "--ttl", ttl, "--id", "me", "n").prints("holds the lock n")
 	}
 	for name, c := range map[string]struct {
 		do   func(p *prog)
@@ -547,14 +547,18 @@ func TestWithoutACommandALossIsToldAtOnce(t *testing.T) {
 		"frozen": {func(p *prog) { p.signal(syscall.SIGSTOP); w.awaitLine("n", 0); p.signal(syscall.SIGCONT) },
 			exitLost, over},
 	} {
-		p := hold()
+		ttl := "60s"
+		if name == "frozen" { // until the lease is over
+			ttl = "10s"
+		}
+		p := hold(ttl)
 		c.do(p)
 		at := time.Now()
 		p.ends(c.code).complains(c.want)
 		if strings.Count(p.err.String(), "\n") != 1 {
 			t.Errorf("%s: %q", name, p.err.String())
 		}
-		if d := time.Since(at); d > 5*time.Second {
+		if d := time.Since(at); d > prompt {
 			t.Errorf("%s: ended %v later", name, d)
 		}
 	}
@@ -609,7 +613,7 @@ func TestALockInsideTheSameLockIsRefused(t *testing.T) {
 // What was meant for the outer lock alone does not reach an inner one, and what was meant for an
 // inner run does.
 func TestALocksOwnVariablesStayWithIt(t *testing.T) {
-	w := newWorld(t).with("PRIMACY_SLOTS=3", "PRIMACY_WAIT=2.5", "PRIMACY_CONFLICT_EXIT_CODE=9", "PRIMACY_VALUE=v",
+	w := newWorld(t).with("PRIMACY_SLOTS=3", "PRIMACY_WAIT=52.5", "PRIMACY_CONFLICT_EXIT_CODE=9", "PRIMACY_VALUE=v",
 		"PRIMACY_QUIET=1")
 	p := w.start("lock", "n", "sh", "-c", "env | grep ^PRIMACY_ | cut -d= -f1 | sort | tr '\\n' ' '").ends(0)
 	const want = "PRIMACY_HELD PRIMACY_ID PRIMACY_NAME PRIMACY_QUIET PRIMACY_ROLE PRIMACY_STATE_FILE " +

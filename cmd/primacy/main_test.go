@@ -11,8 +11,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,6 +30,10 @@ import (
 // when all is well.
 const limit = time.Minute
 
+// prompt bounds what is to happen at once, and what would else take much longer, or for ever. A
+// busy machine needs some of it.
+const prompt = 30 * time.Second
+
 // beProgram makes the test binary the program itself. A guardian has no environment, but its
 // argument.
 const beProgram = "TEST_BE_PRIMACY"
@@ -38,6 +45,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(beProgram) != "" || len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
 		main()
 	}
+	heed()
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() != "1" {
 		_ = f.Value.Set("16") // whatever the machine: they mostly wait
@@ -45,6 +53,17 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	shared.close()
 	os.Exit(code)
+}
+
+// heed makes this process catch the signals that it was started to ignore: SIGHUP by nohup, SIGINT
+// and SIGQUIT in the background of a script. The programs of the tests would ignore them too.
+func heed() {
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1,
+		syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGPIPE} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 }
 
 // slowGuardian is a file in the working folder that makes the next guardian, and no other, start as
@@ -181,12 +200,23 @@ func (w *world) processes() []string {
 	})
 }
 
+// killAll kills what runs in the test's folder, and would for a while.
+func (w *world) killAll() {
+	w.Helper()
+	for _, link := range w.processes() {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
 // prog is one run of the program.
 type prog struct {
 	*world
 	args     []string
 	cmd      *exec.Cmd
-	out, err buffer
+	out      buffer
+	err      messages
 	exited   chan struct{}
 	took     time.Duration
 	patience time.Duration
@@ -209,6 +239,23 @@ func (b *buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// messages is what a program says to people, without what it says because the machine is busy.
+type messages struct{ buffer }
+
+var storeIsSlow = regexp.MustCompile(`primacy: the store does not answer yet; ` +
+	`waiting for the store for up to (\S+) \(--timeout\)\n`)
+
+// String leaves out that the store did not answer within a second, where the program waits for it
+// for so long that no test means that word.
+func (m *messages) String() string {
+	return storeIsSlow.ReplaceAllStringFunc(m.buffer.String(), func(line string) string {
+		if d, err := time.ParseDuration(storeIsSlow.FindStringSubmatch(line)[1]); err == nil && d >= 5*time.Second {
+			return ""
+		}
+		return line
+	})
 }
 
 // with returns the world with more in its environment; the later of two counts.
@@ -241,7 +288,7 @@ func (w *world) startWith(stdin io.Reader, args ...string) *prog {
 	p.cmd = exec.Command(program, args...)
 	p.cmd.Env, p.cmd.Dir, p.cmd.SysProcAttr = w.env, w.dir, w.attr
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = stdin, &p.out, &p.err
-	p.cmd.WaitDelay = 10 * time.Second // then somebody still holds its output: that is an error
+	p.cmd.WaitDelay = prompt // then somebody still holds its output: that is an error
 	began := time.Now()
 	if err := p.cmd.Start(); err != nil {
 		w.Fatal(err)

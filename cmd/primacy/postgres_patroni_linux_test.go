@@ -30,7 +30,7 @@ type shownCluster struct {
 func newShownCluster(t *testing.T) *shownCluster {
 	programtest.Needs(t, "patronictl") // Debian's package patroni: make tools
 	c := &shownCluster{}
-	c.pgCluster = postgresCluster(t, 3, "3s", func(m *pgMember) string {
+	c.pgCluster = postgresCluster(t, 3, "8s", func(m *pgMember) string {
 		auth := filepath.Join(filepath.Dir(m.file), "auth")
 		err := os.MkdirAll(filepath.Dir(auth), 0o755)
 		if err == nil {

@@ -258,12 +258,12 @@ func (c *pgCluster) configure() {
 func TestThePostgresVerbs(t *testing.T) {
 	t.Parallel()
 	oneDemo(t)
-	c := postgresCluster(t, 3, "3s")
+	c := postgresCluster(t, 3, "8s")
 
 	was := c.whole()
 	c.verb("pause", "--reason", "new disks").ends(0).complains("is paused by", "new disks")
 	c.etcd.Kill()
-	time.Sleep(5 * time.Second) // longer than the lease and all that is left of it
+	time.Sleep(10 * time.Second) // longer than the lease and all that is left of it
 	if err := c.writes(was.Primary); err != nil {
 		t.Errorf("the paused primary without a store: %v", err)
 	}

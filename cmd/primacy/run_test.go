@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -113,7 +114,7 @@ func TestWaitingEndsAtOnceOnASignal(t *testing.T) {
 		w.awaitLine("n", 2)
 		at := time.Now()
 		p.signal(sig).ends(128 + int(sig))
-		if d := time.Since(at); d > 5*time.Second {
+		if d := time.Since(at); d > prompt {
 			t.Errorf("%v: ended %v later", sig, d)
 		}
 		if p.out.String() != "" {
@@ -132,7 +133,7 @@ func TestASignalWhileTheStoreIsSilentEndsTheWait(t *testing.T) {
 	w.eventually("it talks to the store", func() bool { return hole.Holds(etcdtest.Up, []byte("PRI * HTTP/2")) })
 	at := time.Now()
 	p.signal(syscall.SIGTERM).ends(128 + 15)
-	if d := time.Since(at); d > 8*time.Second {
+	if d := time.Since(at); d > prompt {
 		t.Errorf("ended %v later", d)
 	}
 }
@@ -152,18 +153,24 @@ func TestSignalsReachTheCommand(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM).ends(9).says("TERM\n")
 	// One that does not care about them is not killed by them either: the command decides.
-	deaf := w.start("run", "n", "sh", "-c", `trap '' TERM INT; echo ready; sleep 0.3; exit 4`).prints("ready")
-	deaf.signal(syscall.SIGTERM).signal(syscall.SIGINT).ends(4)
+	deaf := w.start("run", "n", "sh", "-c",
+		`trap '' TERM INT; echo ready; until [ -e go ]; do sleep 0.05; done; exit 4`).prints("ready")
+	deaf.signal(syscall.SIGTERM).signal(syscall.SIGINT)
+	time.Sleep(300 * time.Millisecond) // were it to be killed by them, it would be now
+	w.touch("go")
+	deaf.ends(4)
 }
 
 func TestWhatTheCommandLeavesBehindIsGoneBeforeTheNextLeads(t *testing.T) {
 	w := newWorld(t)
 	log := filepath.Join(w.dir, "log")
-	// The command ends at once; its child, in a session of its own, goes on writing.
-	first := w.start("run", "n", "sh", "-c",
-		`setsid sh -c 'while :; do echo child >>log; sleep 0.01; done' & sleep 0.2; exit 5`)
+	// The command ends while another waits; its child, in a session of its own, goes on writing.
+	first := w.start("run", "n", "sh", "-c", `setsid sh -c 'while :; do echo child >>log; sleep 0.01; done' &
+		until [ -s log ] && [ -e go ]; do sleep 0.02; done; exit 5`)
 	first.tells("leads n")
-	next := w.start("run", "n", "sh", "-c", "cp log seen; sleep 0.3; cmp log seen")
+	next := w.start("run", "n", "sh", "-c", "cp log seen; sleep 0.3; cmp log seen").tells("waits for n")
+	w.awaitLine("n", 2)
+	w.touch("go")
 	first.ends(5)
 	next.ends(0)
 	if info, err := os.Stat(log); err != nil || info.Size() == 0 {
@@ -183,20 +190,29 @@ func TestWaitGivesUpWith124(t *testing.T) {
 		"true").ends(exitNotAcquired).inOneLine().complains("after 300ms")
 	w.awaitLine("n", 1)
 	// Won in time, the limit is of no account any more.
-	w.start("run", "-q", "--wait", "3s", "other", "sleep", "3.5").ends(0)
+	w.start("run", "-q", "--wait", "10s", "other", "sleep", "10.5").ends(0)
 }
 
 // On a busy machine the guardian may come too late for the deadline it was given. The term was
 // renewed meanwhile: it is not lost.
 func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
 	w := newWorld(t)
-	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("7s"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("14s"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := w.start("run", "--ttl", "10s", "--stop-timeout", "3s", "n", "sh", "-c",
+	p := w.start("run", "--ttl", "20s", "--stop-timeout", "6s", "n", "sh", "-c",
 		"primacy leader n --valid && echo up").ends(0).says("up\n")
-	if p.took < 7*time.Second {
+	if p.took < 14*time.Second {
 		t.Errorf("the guardian was not slow: it took %v", p.took)
+	}
+	// One that does not come at all costs none either: its supervisor does not wait for it for longer.
+	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("1h"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = w.start("run", "--ttl", "12s", "n", "sh", "-c", "echo up $PRIMACY_TOKEN").ends(0)
+	won := regexp.MustCompile(`leads n under token (\d+)`).FindStringSubmatch(p.err.String())
+	if won == nil || p.out.String() != "up "+won[1]+"\n" {
+		t.Errorf("stdout %q, stderr %q", p.out.String(), p.err.String())
 	}
 }
 
@@ -228,11 +244,11 @@ func TestResignedByAnOperatorIs123AndTheNextLeads(t *testing.T) {
 
 func TestAResignThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--ttl", "20s", "--stop-timeout", "3s", "n", "sh", "-c",
+	p := w.start("run", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
 		`trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
 	w.start("resign", "--wait", "500ms", "n").ends(exitNotAcquired).inOneLine().complains("still leads under token")
 	p.signal(syscall.SIGKILL)
-	<-p.exited
+	w.killAll()
 }
 
 func TestFlagBeatsEnvironmentBeatsDefault(t *testing.T) {
@@ -245,11 +261,11 @@ func TestFlagBeatsEnvironmentBeatsDefault(t *testing.T) {
 		}
 	}
 	ttl("10000 a", w, "--id", "a")
-	ttl("7000 b", w.with("PRIMACY_TTL=7s", "PRIMACY_ID=b"))
-	ttl("5000 c", w.with("PRIMACY_TTL=7s", "PRIMACY_ID=b"), "--ttl", "5s", "--id=c")
+	ttl("27000 b", w.with("PRIMACY_TTL=27s", "PRIMACY_ID=b"))
+	ttl("25000 c", w.with("PRIMACY_TTL=27s", "PRIMACY_ID=b"), "--ttl", "25s", "--id=c")
 	// Flags stand before the verb, too.
-	if p := w.start("--ttl", "6s", "run", "-q", "n", "sh", "-c",
-		"echo $PRIMACY_TTL_MS").ends(0); p.out.String() != "6000\n" {
+	if p := w.start("--ttl", "26s", "run", "-q", "n", "sh", "-c",
+		"echo $PRIMACY_TTL_MS").ends(0); p.out.String() != "26000\n" {
 		t.Errorf("got %q", p.out.String())
 	}
 	other := "etcd://" + w.server.Addr() + "/" + w.prefix + "other"

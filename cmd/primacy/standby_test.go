@@ -21,6 +21,14 @@ func (w *world) read(name string) string {
 	return string(b)
 }
 
+// touch makes a file that a command waits for.
+func (w *world) touch(name string) {
+	w.Helper()
+	if err := os.WriteFile(filepath.Join(w.dir, name), nil, 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
 func (w *world) lines(name string) []string {
 	w.Helper()
 	return strings.Split(strings.TrimSuffix(w.read(name), "\n"), "\n")
@@ -83,7 +91,7 @@ func TestRecampaign(t *testing.T) {
 // Signals reach the standby, but for those that end the wait: then it is gone before we are.
 func TestSignalsWithAStandby(t *testing.T) {
 	w := newWorld(t)
-	first := w.start("run", "n", "sleep", "1000").tells("leads n")
+	first := w.start("run", "n", "sh", "-c", upAndSleep).prints("up")
 	p := w.start("run", "--standby",
 		`trap 'echo usr1 >>log' USR1; trap 'echo bye >>log; exit' TERM; echo up >>log; while :; do sleep 0.02; done`,
 		"n", "true")

@@ -66,7 +66,7 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	w.past(4)
 
 	// Frozen later; it goes on after that, so it has all the time to tell of its end.
-	e := stand("e", "--ttl", "3s", "--on-lost", "recampaign").tells("waits for n")
+	e := stand("e", "--ttl", "10s", "--on-lost", "recampaign").tells("waits for n")
 	w.awaitLine("n", 2)
 	d.kill()
 	e.prints("up")
@@ -96,8 +96,9 @@ func TestHistoryTellsWhatHappened(t *testing.T) {
 	if r := all[4]; r.By != "ops" || r.Text != "closer to the data" || r.Successor != "c" || r.Gap == "" {
 		t.Errorf("transferred: %+v", r)
 	}
-	// from the end of one right to the beginning of the next: the name is never free
-	if r := all[3]; r.Gap == "" || len(r.Gap) > 3 {
+	// From the end of one right to the beginning of the next: the name is never free. It is some
+	// milliseconds, some thousand on a busy machine, and a lease would run out in 30,000.
+	if r := all[3]; r.Gap == "" || len(r.Gap) > 4 {
 		t.Errorf("the gap after a hand-over: %+v", r)
 	}
 	w.start("history", "--limit", "2", "n").ends(0).says("lease expired", "failed: the command ended with status 3")
@@ -120,7 +121,7 @@ func (w *world) awaitBeginning(name string) {
 
 func TestHistoryOfATermWhoseEndNobodySaw(t *testing.T) {
 	w := newWorld(t)
-	first := w.start("run", "--id", "first", "--ttl", "5s", "n", "sh", "-c", upAndSleep).prints("up")
+	first := w.start("run", "--id", "first", "--ttl", "15s", "n", "sh", "-c", upAndSleep).prints("up")
 	w.past(1) // its begin is written
 	guardian := first.guardian()
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} { // neither sees the other's end
@@ -188,6 +189,7 @@ func TestTheCommandsOfTheHistoryPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := w.start("run", "billing", "sh", "-c", upAndSleep).prints("up")
+	w.awaitBeginning("billing")
 	blocks := regexp.MustCompile("(?ms)^```sh\n(.*?)^```").FindAllStringSubmatch(string(page), -1)
 	if len(blocks) < 2 {
 		t.Fatalf("the page has %d commands", len(blocks))

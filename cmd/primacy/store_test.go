@@ -284,7 +284,7 @@ func etcdLease(w *world, addr string) string {
 // examined has the doctor look, and torture for a while.
 func (w *world) examined() {
 	w.Helper()
-	p := w.start("doctor", "--clock-window", "3s", "-o", "json").ends(0)
+	p := w.start("doctor", "--clock-window", "3s", "--ttl", "100s", "-o", "json").ends(0)
 	if !strings.Contains(p.out.String(), `"one leader: `) || strings.Contains(p.out.String(), `"failed"`) {
 		w.Errorf("the doctor found: %s", p.out.String())
 	}
@@ -324,7 +324,7 @@ func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
 	b.prints("up").signal(syscall.SIGTERM).ends(0)
 	var p *prog
 	w.eventually("all three answer the doctor at once, as on a busy machine they may not", func() bool {
-		p = w.start("doctor", "--clock-window", "3s")
+		p = w.start("doctor", "--clock-window", "3s", "--ttl", "100s")
 		<-p.exited
 		return strings.Contains(p.out.String(), "majority: 3 of 3 servers answer")
 	})
@@ -353,10 +353,13 @@ func TestAStoreThatRefusesUs(t *testing.T) {
 // TestNobodyAnswers is a port where nobody listens, for each scheme.
 func TestNobodyAnswers(t *testing.T) {
 	w := plainWorld(t)
+	all := map[string]*prog{}
 	for _, scheme := range open.Schemes {
 		url := fmt.Sprintf("%s://u:%s@%s", scheme, swordfish, freeAddr(t))
-		p := w.start("leader", "n", "--store", url, "--timeout", "2s").within(limit).ends(exitUnreachable).complains(
-			"127.0.0.1:", "waiting for the store for up to 2s", "store unreachable for 2s")
+		all[scheme] = w.start("leader", "n", "--store", url, "--timeout", "5s")
+	}
+	for scheme, p := range all {
+		p.ends(exitUnreachable).complains("127.0.0.1:", "waiting for the store for up to 5s", "store unreachable for 5s")
 		if strings.Contains(p.err.String(), swordfish) {
 			t.Errorf("%s: the password is in %q", scheme, p.err.String())
 		}
@@ -512,11 +515,11 @@ func foreignKeys() map[string]func(w *world, name string) (key string, value []b
 				[]byte("by hand"), "0"
 		},
 		"no-lease-in-key": func(w *world, n string) (string, []byte, string) {
-			return n + "/not hex at all", []byte("x"), w.grant(60)
+			return n + "/not hex at all", []byte("x"), w.grant(600)
 		},
 		"someone-elses-lease": func(w *world, n string) (string, []byte, string) {
-			l := w.grant(60)
-			return n + "/" + asHex(w.grant(60)), []byte("x"), l
+			l := w.grant(600)
+			return n + "/" + asHex(w.grant(600)), []byte("x"), l
 		},
 		"binary": func(w *world, n string) (string, []byte, string) {
 			return n + "/" + string(binary[:40]), binary,
@@ -528,7 +531,7 @@ func foreignKeys() map[string]func(w *world, name string) (key string, value []b
 		"empty": func(w *world, n string) (string, []byte, string) { return n + "/", nil, "0" },
 		"deep":  func(w *world, n string) (string, []byte, string) { return n + "/a/b/../c", []byte("x"), "0" },
 		"etcdctl": func(w *world, n string) (string, []byte, string) {
-			l := w.grant(60)
+			l := w.grant(600)
 			return n + "/" + asHex(l), []byte("web-1"), l
 		},
 		"bad-value": func(w *world, n string) (string, []byte, string) {

@@ -207,12 +207,12 @@ func (m *tmux) stops() {
 func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
 	m := newTmux(newWorld(t))
 	modes := m.shell("stty -g")
-	m.types(`primacy run -q --ttl 10s n sh -c 'stty raw -echo; echo up; sleep 1000'`, "Enter")
+	m.types(`primacy run -q --ttl 15s n sh -c 'stty raw -echo; echo up; sleep 1000'`, "Enter")
 	m.eventually("the command runs", func() bool { return regexp.MustCompile(`(?m)^ *up$`).MatchString(m.screen()) })
 	// In raw mode ^Z is a character; it is stopped from elsewhere, as a whole job.
 	next := m.start("run", "-q", "n", "sh", "-c", "echo next; exec sleep 2000")
 	m.awaitLine("n", 2)
-	m.stopJob("primacy\x00run\x00-q\x00--ttl\x0010s\x00")
+	m.stopJob("primacy\x00run\x00-q\x00--ttl\x0015s\x00")
 	m.status()
 	m.shows("Stopped")
 	next.prints("next")
@@ -221,12 +221,14 @@ func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
 	}
 	m.shows("the lease ran out")
 	m.eventually("the end of the job", func() bool {
-		return !strings.Contains(m.commandLines(), "\nprimacy run -q --ttl 10s")
+		return !strings.Contains(m.commandLines(), "\nprimacy run -q --ttl 15s")
 	})
 	next.signal(syscall.SIGTERM).ends(128 + 15)
-	m.types("", "Enter")
-	m.status()
-	m.shows(fmt.Sprintf("Exit %d", exitLost))
+	m.eventually("the shell tells how it ended", func() bool { // before a prompt, once the kernel has told the shell
+		m.types("", "Enter")
+		m.status()
+		return strings.Contains(m.screen(), fmt.Sprintf("Exit %d", exitLost))
+	})
 	if got := m.shell("stty -g"); got != modes {
 		t.Errorf("the terminal's modes are %s, were %s", got, modes)
 	}

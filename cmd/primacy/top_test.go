@@ -112,9 +112,10 @@ func TestTopByKeys(t *testing.T) {
 	m.shows("LINE (2 waiting)")
 	m.types("d")
 	m.shows("drain: move all")
-	for !strings.Contains(m.screen(), "> web-1") {
+	chosen := func() string { return regexp.MustCompile(`> web-\d`).FindString(m.screen()) }
+	for now := chosen(); now != "> web-1"; now = chosen() {
 		m.types("", "Down")
-		m.eventually("the next one is chosen", func() bool { return !strings.Contains(m.screen(), "> web-3") })
+		m.eventually("the next one is chosen", func() bool { return chosen() != now })
 	}
 	m.types("", "Enter")
 	m.types("", "Enter")
@@ -122,6 +123,7 @@ func TestTopByKeys(t *testing.T) {
 	m.types("web-1", "Enter")
 	m.shows("web-1: all 1 that it led have moved")
 	m.shows("cron             web-4 ")
+	w.awaitStanding("cron", 2) // web-1 stands again
 	m.types("jr", "Enter")
 	m.types("cron", "Enter")
 	m.shows("cron: web-1 leads now under token")

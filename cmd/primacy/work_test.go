@@ -103,7 +103,7 @@ func TestPatient(t *testing.T) {
 	for range 100 {
 		_, _ = p.Write([]byte("x")) // the first one waits, the others do not
 	}
-	if d := time.Since(began); d > 10*time.Second {
+	if d := time.Since(began); d > prompt {
 		t.Errorf("it took %v", d)
 	}
 	got := make([]byte, 1)
@@ -128,19 +128,29 @@ func TestPatient(t *testing.T) {
 // A guardian that hangs before it starts the standby must not keep one who has won from leading.
 func TestAStandbyThatDoesNotStart(t *testing.T) {
 	w := newWorld(t)
+	first := w.start("run", "n", "sh", "-c", upAndSleep).prints("up")
 	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("1h"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.start("run", "--standby", "exec sleep 1000", "n", "sh", "-c", "echo up").ends(0).says("up")
+	p := w.start("run", "--standby", "exec sleep 1000", "n", "sh", "-c", "echo up")
+	// It must be the standby's guardian that hangs, and not the command's.
+	w.eventually("a guardian hangs", func() bool {
+		_, err := os.Stat(filepath.Join(w.dir, slowGuardian))
+		return os.IsNotExist(err)
+	})
+	w.awaitLine("n", 2)
+	first.signal(syscall.SIGTERM).ends(143)
+	p.ends(0).says("up")
 }
 
 // The command ends by itself, what it left behind takes its time, and meanwhile the term ends: that
 // is a loss, and not the command's end for good.
 func TestLostWhileTheCommandEnds(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "--on-exit", "restart", "--on-lost", "recampaign", "--stop-timeout", "3s", "n", "sh", "-c",
+	p := w.start("run", "--on-exit", "restart", "--on-lost", "recampaign", "--stop-timeout", "10s", "n", "sh", "-c",
 		`echo up; [ -e once ] && exec sleep 1000; touch once
-		setsid sh -c 'trap "echo told" TERM; while :; do sleep 0.05; done' & sleep 0.3; exit 9`)
+		setsid sh -c 'trap "echo told" TERM; touch trapped; while :; do sleep 0.05; done' &
+		until [ -e trapped ]; do sleep 0.05; done; exit 9`)
 	p.prints("told\n") // the command has ended, its child has not
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	p.prints("told\nup\n")
@@ -226,18 +236,16 @@ func TestACommandForTheFilesName(t *testing.T) {
 func TestLostBeforeTheRestart(t *testing.T) {
 	w := newWorld(t)
 	proxy := newProxyOf(w)
-	p := w.start("run", "--ttl", "3s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed",
+	// The command itself makes the next guardian slow: the pause before it is short.
+	p := w.start("run", "--ttl", "12s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed",
 		"echo $PRIMACY_REASON >>log",
 		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
-		"echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; exit 9")
+		"echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; printf 1h >"+slowGuardian+"; exit 9")
 	p.tells("again in 1s")
-	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("4s"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	proxy.Hold()
 	w.writes("log", "expired\n")
 	proxy.Heal()
-	p.until(func() bool { return strings.Count(p.out.String(), "up") == 2 }, "leads again")
+	p.until(func() bool { return strings.Count(p.out.String(), "up") >= 2 }, "leads again")
 	p.signal(syscall.SIGTERM).ends(143)
 }
 
@@ -392,7 +400,7 @@ func TestThePasswordIsNowhere(t *testing.T) {
 	for _, u := range []string{url("SWORDFISH"), url(canary), url(written + "x"),
 		strings.Replace(url(written), "root:", "nobody:", 1)} {
 		for _, args := range [][]string{{"run", "n", "true"}, {"status"}} {
-			q := w.start(append([]string{"-v", "--timeout", "5s", "--store", u}, args...)...)
+			q := w.start(append([]string{"-v", "--timeout", "20s", "--store", u}, args...)...)
 			if code := q.wait(); code != exitUnreachable && code != exitUsage {
 				t.Errorf("%v: exit %d", q, code)
 			}
@@ -400,9 +408,9 @@ func TestThePasswordIsNowhere(t *testing.T) {
 			q.complains("primacy: ")
 		}
 	}
-	q := w.start("--timeout", "5s", "--store", url("SWORDFISH"), "run", "n", "true").ends(exitUnreachable).inOneLine()
+	q := w.start("--timeout", "50s", "--store", url("SWORDFISH"), "run", "n", "true").ends(exitUnreachable).inOneLine()
 	q.complains(server.Addr(), "authentication failed")
-	if q.took > 12e9 {
+	if q.took > prompt { // it is not tried again and again, for as long as it may take
 		t.Errorf("a wrong password took %v", q.took)
 	}
 	// From a file, the URL has nothing to hide, and the command gets it.

@@ -62,7 +62,7 @@ func claim(ctx context.Context, l driver.Lease, name string) (driver.Place, erro
 func (p *examination) trip(ctx context.Context, what string, do func(context.Context) error) Check {
 	c := Check{Topic: what, Level: driver.Fine}
 	limit := p.o.TTL / 10
-	took, err := measure(ctx, p.o.Tries, do)
+	took, err := measure(ctx, p.o.Tries, p.patience(), do)
 	if err != nil {
 		return failed(c, err)
 	}
@@ -80,10 +80,16 @@ func (p *examination) trip(ctx context.Context, what string, do func(context.Con
 	return c
 }
 
+// patience is for the round trips of one kind. What takes long is measured, and judged by the ttl:
+// cut short, a call that a session has time for would count as one that failed.
+func (p *examination) patience() time.Duration { return tripsLimit + max(tripsLimit, p.o.TTL/10) }
+
 // measure does n times, or as often as the time allows, and returns how long each took, shortest
 // first.
-func measure(ctx context.Context, n int, do func(context.Context) error) (took []time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*tripsLimit)
+func measure(ctx context.Context, n int, patience time.Duration, do func(context.Context) error) (
+	took []time.Duration, err error,
+) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for begun := now(); len(took) < n && (len(took) == 0 || now()-begun < tripsLimit); {
 		t0 := now()
@@ -99,7 +105,7 @@ func measure(ctx context.Context, n int, do func(context.Context) error) (took [
 // pushed measures how long after a change an observer hears of it.
 func (p *examination) pushed(ctx context.Context, l driver.Lease, held driver.Place) Check {
 	c := Check{Topic: "news of a change", Level: driver.Fine}
-	ctx, cancel := context.WithTimeout(ctx, 2*tripsLimit)
+	ctx, cancel := context.WithTimeout(ctx, p.patience())
 	defer cancel()
 	ln, err := p.st.Line(ctx, p.name)
 	if err != nil {

@@ -59,11 +59,12 @@ var greetings = []struct {
 func At(ctx context.Context, addr string) Kind {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	found := make([]bool, len(greetings)+1)
+	found, silent := make([]bool, len(greetings)+1), make([]bool, len(greetings))
 	var all sync.WaitGroup
 	for i, g := range greetings {
 		all.Go(func() {
-			b := ask(ctx, addr, g.say)
+			var b []byte
+			b, silent[i] = ask(ctx, addr, g.say)
 			if found[i] = b != nil && g.answers(b); found[i] && g.kind != HTTP {
 				cancel() // it cannot be another one
 			}
@@ -83,6 +84,9 @@ func At(ctx context.Context, addr string) Kind {
 			if g.kind == HTTP && found[len(greetings)] {
 				return TLS // it says in HTTP that it wants TLS
 			}
+			if g.kind == HTTP && silent[0] {
+				return "" // a busy etcd, which speaks HTTP too, or another
+			}
 			return g.kind
 		}
 	}
@@ -92,20 +96,20 @@ func At(ctx context.Context, addr string) Kind {
 	return ""
 }
 
-// ask returns the first bytes of what is answered, nil if nothing is.
-func ask(ctx context.Context, addr, say string) []byte {
+// ask returns the first bytes of what is answered, or whether the server was silent until ctx ended.
+func ask(ctx context.Context, addr, say string) (answer []byte, silent bool) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return nil
+		return nil, ctx.Err() != nil
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	if _, err := conn.Write([]byte(say)); err != nil {
-		return nil
+		return nil, ctx.Err() != nil
 	}
 	b := make([]byte, 64)
 	n, _ := conn.Read(b)
-	return b[:n]
+	return b[:n], n == 0 && ctx.Err() != nil
 }
 
 // Hosts returns the servers of a store URL that open.Open takes, each as HOST:PORT.

@@ -1,12 +1,15 @@
 package speaks
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 func TestHosts(t *testing.T) {
@@ -33,11 +36,19 @@ func TestAt(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
+	// A busy etcd, which has answered in HTTP/1 alone yet.
+	busy := servertest.Listen(t, func(c net.Conn) {
+		b := make([]byte, 4)
+		if _, err := io.ReadFull(c, b); err == nil && string(b) == "GET " {
+			_, _ = io.WriteString(c, "HTTP/1.0 404 Not Found\r\n\r\n")
+		}
+		_, _ = io.Copy(io.Discard, c)
+	})
 	for _, addr := range []string{plain.Listener.Addr().String(), secure.Listener.Addr().String(),
-		silent.Addr().String(), "127.0.0.1:1"} {
+		silent.Addr().String(), busy, "127.0.0.1:1"} {
 		kinds = append(kinds, At(t.Context(), addr))
 	}
-	if want := []Kind{HTTP, TLS, "", ""}; !slices.Equal(kinds, want) {
+	if want := []Kind{HTTP, TLS, "", "", ""}; !slices.Equal(kinds, want) {
 		t.Errorf("%q, want %q", kinds, want)
 	}
 }
