@@ -18,7 +18,7 @@ import (
 )
 
 // limit is how long one mutation may take to be caught, compiling included.
-const limit = 4 * time.Minute
+const limit = 7 * time.Minute
 
 // mutation is one patch.
 type mutation struct {
@@ -146,7 +146,7 @@ func (m mutation) apply(root, dir string) (overlay string, err error) {
 // test runs the test that must fail, over the mutated files or, with none, over the code as it is.
 func (m mutation) test(ctx context.Context, root, overlay string) (text string, err error) {
 	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-v", "-failfast",
-		"-timeout", "3m", "-run", m.run, m.pkg)
+		"-timeout", "6m", "-run", m.run, m.pkg)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "MUTATION="+m.name)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
