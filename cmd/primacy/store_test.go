@@ -359,7 +359,8 @@ func TestNobodyAnswers(t *testing.T) {
 		all[scheme] = w.start("leader", "n", "--store", url, "--timeout", "5s")
 	}
 	for scheme, p := range all {
-		p.ends(exitUnreachable).complains("127.0.0.1:", "waiting for the store for up to 5s", "store unreachable for 5s")
+		p.ends(exitUnreachable).complains("127.0.0.1:", "waiting for the store for up to 5s",
+			"store unreachable for 5s")
 		if strings.Contains(p.err.String(), swordfish) {
 			t.Errorf("%s: the password is in %q", scheme, p.err.String())
 		}
