@@ -284,7 +284,7 @@ func etcdLease(w *world, addr string) string {
 // examined has the doctor look, and torture for a while.
 func (w *world) examined() {
 	w.Helper()
-	p := w.start("doctor", "--clock-window", "3s", "--ttl", "100s", "-o", "json").ends(0)
+	p := w.start("doctor", "--clock-window", "3s", "--ttl", "60s", "-o", "json").ends(0)
 	if !strings.Contains(p.out.String(), `"one leader: `) || strings.Contains(p.out.String(), `"failed"`) {
 		w.Errorf("the doctor found: %s", p.out.String())
 	}
