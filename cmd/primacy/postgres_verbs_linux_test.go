@@ -134,15 +134,18 @@ func (c *pgCluster) config(name string, args ...string) *prog {
 		within(3 * limit)
 }
 
-// ask asks a member.
+// ask asks a member, once its server listens: on a busy machine one may have lost its primary, and
+// start again.
 func (c *pgCluster) ask(member, sql string) string {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), limit)
 	defer cancel()
-	conn, err := pgconn.Connect(ctx, "host=127.0.0.1 user=postgres dbname=postgres port="+c.members[member].port)
-	if err != nil {
-		c.Fatal(err)
-	}
+	var conn *pgconn.PgConn
+	c.eventually(member+" listens", func() bool {
+		var err error
+		conn, err = pgconn.Connect(ctx, "host=127.0.0.1 user=postgres dbname=postgres port="+c.members[member].port)
+		return err == nil
+	})
 	defer conn.Close(ctx)
 	all, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {

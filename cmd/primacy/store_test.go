@@ -284,7 +284,7 @@ func etcdLease(w *world, addr string) string {
 // examined has the doctor look, and torture for a while.
 func (w *world) examined() {
 	w.Helper()
-	p := w.start("doctor", "--clock-window", "3s", "--ttl", "100s", "-o", "json").ends(0)
+	p := w.start("doctor", "--clock-window", "3s", "--ttl", "60s", "-o", "json").ends(0)
 	if !strings.Contains(p.out.String(), `"one leader: `) || strings.Contains(p.out.String(), `"failed"`) {
 		w.Errorf("the doctor found: %s", p.out.String())
 	}
@@ -324,7 +324,7 @@ func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
 	b.prints("up").signal(syscall.SIGTERM).ends(0)
 	var p *prog
 	w.eventually("all three answer the doctor at once, as on a busy machine they may not", func() bool {
-		p = w.start("doctor", "--clock-window", "3s", "--ttl", "100s")
+		p = w.start("doctor", "--clock-window", "3s", "--ttl", "30s") // no longer there
 		<-p.exited
 		return strings.Contains(p.out.String(), "majority: 3 of 3 servers answer")
 	})
@@ -359,7 +359,8 @@ func TestNobodyAnswers(t *testing.T) {
 		all[scheme] = w.start("leader", "n", "--store", url, "--timeout", "5s")
 	}
 	for scheme, p := range all {
-		p.ends(exitUnreachable).complains("127.0.0.1:", "waiting for the store for up to 5s", "store unreachable for 5s")
+		p.ends(exitUnreachable).complains("127.0.0.1:", "waiting for the store for up to 5s",
+			"store unreachable for 5s")
 		if strings.Contains(p.err.String(), swordfish) {
 			t.Errorf("%s: the password is in %q", scheme, p.err.String())
 		}
