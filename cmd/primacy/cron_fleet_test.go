@@ -127,8 +127,8 @@ func (f *cronFleet) hurt() {
 	}
 }
 
-// listens waits until a process has asked for its signals: on a busy machine a program that was just
-// started has not, and SIGTERM or SIGHUP ends it at once.
+// listens waits until a process has asked for its signals: on a busy machine a program that was
+// just started has not, and SIGTERM or SIGHUP ends it at once.
 func (f *cronFleet) listens(i int) { f.procs[i].tells(fmt.Sprintf("cron: p%d runs ", i)) }
 
 func (f *cronFleet) kill(i int) {

@@ -168,8 +168,8 @@ func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
 	at := "@" + w.server.Addr()
 	w.start("doctor", "--store",
 		"etcd://root:wrong"+at).ends(exitUnreachable).inOneLine().complains("invalid user ID or password")
-	p := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--clock-window", "3s", "--ttl",
-		"2m").ends(exitNo).says("failed   permissions", "etcdctl role grant-permission ROLE --prefix=true readwrite primacy/")
+	p := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--clock-window", "3s", "--ttl", "2m").
+		ends(exitNo).says("failed   permissions", "etcdctl role grant-permission ROLE --prefix=true readwrite primacy/")
 	q := w.start("doctor", "--store", "etcd://stranger:SWORDFISH"+at, "--torture",
 		"10s").ends(exitUnreachable).complains("cannot campaign", "permission denied")
 	for _, out := range []string{p.out.String(), p.err.String(), q.out.String(), q.err.String()} {

@@ -145,8 +145,8 @@ func TestAFrozenSupervisorsLeaseRunsOut(t *testing.T) {
 	p.signal(syscall.SIGSTOP)
 	next.prints("up")
 	w.eventually("the next acts", func() bool { return len(w.periods()) == 2 })
-	// Renewed at most a fifth of the ttl and an answer before, the lease has most of its time left; on a
-	// busy machine less.
+	// Renewed at most a fifth of the ttl and an answer before, the lease has most of its time left;
+	// on a busy machine less.
 	if d := w.periods()[1].first - at; d < 2*time.Second {
 		t.Errorf("the next acted %v after the supervisor was frozen", d)
 	}

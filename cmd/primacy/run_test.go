@@ -205,7 +205,8 @@ func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
 	if p.took < 14*time.Second {
 		t.Errorf("the guardian was not slow: it took %v", p.took)
 	}
-	// One that does not come at all costs none either: its supervisor does not wait for it for longer.
+	// One that does not come at all costs none either: its supervisor does not wait for it for
+	// longer.
 	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("1h"), 0o600); err != nil {
 		t.Fatal(err)
 	}

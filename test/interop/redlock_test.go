@@ -155,8 +155,8 @@ func TestRedsyncAndRedislockOnTheSameKey(t *testing.T) {
 	}
 }
 
-// fight runs everybody for three seconds, and on a busy machine until each has held, and returns how
-// often each has.
+// fight runs everybody for three seconds, and on a busy machine until each has held, and returns
+// how often each has.
 func fight(t *testing.T, all map[string]locker) map[string]int {
 	var holders atomic.Int32
 	var mu sync.Mutex

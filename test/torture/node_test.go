@@ -204,7 +204,8 @@ func (w *rightWatch) end() right {
 }
 
 // aim waits until the supervisor has renewed and then for a part of the time to its next renewal,
-// so that faults meet every moment of it, also that of a renewal in flight. False: its term is over.
+// so that faults meet every moment of it, also that of a renewal in flight. False: its term is
+// over.
 func (v *victim) aim(t testing.TB, part float64, every time.Duration) bool {
 	t.Helper()
 	before, _ := v.right(v.supervisor.pid)

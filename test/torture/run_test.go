@@ -136,8 +136,8 @@ func (a *run) verify() *tale {
 	for _, h := range terms {
 		led += h.To - h.From
 	}
-	// Two write every 5 ms; with far fewer the intervals would say little. Beside all other tests they
-	// get a processor less often.
+	// Two write every 5 ms; with far fewer the intervals would say little. Beside all other tests
+	// they get a processor less often.
 	if want := int(led/actEvery) / briefly(20, 2); len(a.acts.acts) < want {
 		a.Errorf("got %d acts in %v of terms, want at least %d", len(a.acts.acts), led, want)
 	}

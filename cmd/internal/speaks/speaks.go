@@ -96,7 +96,8 @@ func At(ctx context.Context, addr string) Kind {
 	return ""
 }
 
-// ask returns the first bytes of what is answered, or whether the server was silent until ctx ended.
+// ask returns the first bytes of what is answered, or whether the server was silent until ctx
+// ended.
 func ask(ctx context.Context, addr, say string) (answer []byte, silent bool) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
