@@ -44,8 +44,8 @@ func (c *pgCluster) calledLast(member, want string) {
 	})
 }
 
-// TestPostgresCallbacks: each of them hangs. They are called as Patroni calls them, and nothing waits
-// for them: no switchover, no restart, no end of a member, no start of the next one.
+// TestPostgresCallbacks: each of them hangs. They are called as Patroni calls them, and nothing
+// waits for them: no switchover, no restart, no end of a member, no start of the next one.
 func TestPostgresCallbacks(t *testing.T) {
 	t.Parallel()
 	oneDemo(t)

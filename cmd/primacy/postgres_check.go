@@ -29,8 +29,8 @@ func postgresCheckCommand(a *app) *cobra.Command {
 		Short: "Check a member's file, its PostgreSQL, its data directory and its store",
 		Long: `Check what a member needs, and change nothing: the file, PostgreSQL's programs and their release, the
 directory of the socket, the passfile, the data directory, the callbacks, the store, and whether PostgreSQL takes the
-shared configuration. An embedded store is asked only where a process hosts it. Run it as the user as which the member runs.
-Exit 1 if something has to be done first.`,
+shared configuration. An embedded store is asked only where a process hosts it. Run it as the user as which the
+member runs. Exit 1 if something has to be done first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd.Context()) },
 	}

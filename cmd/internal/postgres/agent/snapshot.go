@@ -92,7 +92,8 @@ func snapshotOf(a *Agent) *Snapshot {
 	return &Snapshot{At: boottime.Now(), Cluster: a.cfg.Cluster, Name: a.cfg.Name, Phase: phase, Why: why,
 		State: a.member.State(), Term: a.term, Line: a.seen.Line, Record: a.seen.Record,
 		Instructions: a.seen.Instructions, Server: a.answered.server, PID: pid, Up: a.answered.up,
-		Looked: a.answered.began, Reloads: max(a.common.loads, 1) - 1 + a.reloads.Load(), Position: a.at, LastLSN: a.seen.LastLSN, MaxLag: a.common.settings.MaxLag,
+		Looked: a.answered.began, Reloads: max(a.common.loads, 1) - 1 + a.reloads.Load(),
+		Position: a.at, LastLSN: a.seen.LastLSN, MaxLag: a.common.settings.MaxLag,
 		Pending: a.common.pending, StoreSeen: a.storeSeen, TTL: a.cfg.TTL, LoopWait: a.cfg.LoopWait,
 		Runs: func() bool {
 			p, ok := a.server.Running()

@@ -63,8 +63,8 @@ func (c *Callbacks) Follow(m Member) {
 // and as long as a file system hangs.
 const begunLimit = time.Second
 
-// End is called when the member has ended. It returns once the last callback has begun. It waits for
-// the end of none.
+// End is called when the member has ended. It returns once the last callback has begun. It waits
+// for the end of none.
 func (c *Callbacks) End() {
 	if c.end == nil {
 		return

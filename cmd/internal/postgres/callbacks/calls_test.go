@@ -48,7 +48,8 @@ func TestHistory(t *testing.T) {
 		calls string
 		end   string
 	}{
-		"a start":                 {seen{with(standby, none), with(standby, starting), standby}, "on_start replica", ""},
+		"a start": {seen{with(standby, none), with(standby, starting), standby},
+			"on_start replica", ""},
 		"seen twice":              {seen{standby, standby}, "on_start replica", ""},
 		"a primary that is there": {seen{primary}, "on_start primary", ""},
 		"a promotion":             {seen{standby, primary}, "on_start replica, on_role_change primary", ""},

@@ -14,7 +14,7 @@
 //     agent. A fork of the agent waits until the child has executed its program, and all other
 //     forks wait with it, those of servers and guardians too.
 //   - At most one command runs for on_reload, and one for all others. A newer one ends it, with all
-//     that it has started, and begins once that is gone. Of those that wait only the newest is kept.
+//     that it has started, and begins once that is gone. Of those that wait the newest is kept.
 //   - A command has no descriptor, lock, session or process group of the agent or the server.
 //   - What it prints is in the agent's log, line by line.
 //
@@ -27,6 +27,6 @@
 // last process of the command. What a command has left running when it ended, such as a program in
 // the background, goes on: only a command that still runs is ended.
 //
-// The keeper outlives the agent: on_stop of a member that is stopped begins when the server is gone,
-// just before the agent ends.
+// The keeper outlives the agent: on_stop of a member that is stopped begins when the server is
+// gone, just before the agent ends.
 package callbacks

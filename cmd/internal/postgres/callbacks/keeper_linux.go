@@ -62,7 +62,8 @@ func KeeperMain() {
 		}
 		select {
 		case <-term:
-			k.ending = true
+			// One that has ended meanwhile is not ended, nor what it has left.
+			k.ending = !k.told
 		case <-child:
 		case <-again:
 		}
@@ -71,8 +72,8 @@ func KeeperMain() {
 	os.Exit(0)
 }
 
-// dropInherited closes what the agent has inherited itself: somebody may wait until it is closed, or
-// it may be a lock. What this process has opened is closed when the command is executed; so are the
+// dropInherited closes what the agent has inherited itself: somebody may wait until it is closed,
+// or it may be a lock. What this process has opened is closed when the command is executed; so are the
 // reports, which must end with this process.
 func dropInherited() {
 	entries, _ := os.ReadDir("/proc/self/fd")
@@ -149,7 +150,11 @@ func (k *keeper) bury(heard <-chan struct{}) (alone bool) {
 		}
 		k.told = true
 		settle(heard)
-		k.report(exited, k.describe(how))
+		if k.ending {
+			k.report(killed, "")
+			continue
+		}
+		k.report(exited, describe(how))
 	}
 }
 
@@ -162,10 +167,8 @@ func settle(heard <-chan struct{}) {
 	}
 }
 
-func (k *keeper) describe(how unix.WaitStatus) string {
+func describe(how unix.WaitStatus) string {
 	switch {
-	case k.ending:
-		return "a newer callback has ended it"
 	case how.Signaled():
 		return "it was killed: " + how.Signal().String()
 	case how.ExitStatus() != 0:

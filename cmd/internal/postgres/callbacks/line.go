@@ -116,19 +116,18 @@ func (l *line) run(c *command) {
 		return
 	}
 	over := make(chan struct{})
-	ended := make(chan struct{})
+	ended := make(chan bool, 1)
 	go func() {
 		defer close(over)
 		c.hear(reports, ended)
 		reports.Close()
 		_ = cmd.Wait() // at once: its end has closed the reports
 	}()
-	<-ended
+	killed := <-ended
 	l.mu.Lock()
-	end := c.end
 	c.keeper = nil // what it has left running goes on
 	l.mu.Unlock()
-	if end {
+	if killed {
 		<-over
 	}
 }
@@ -152,7 +151,8 @@ func startKeeper(args []string, cfg Config) (*exec.Cmd, *os.File, error) {
 // Reports of a keeper: a line each, which begins with one of these.
 const (
 	said   = 's' // what the command has printed
-	exited = 'x' // how it has ended; empty: well
+	exited = 'x' // how it has ended by itself; empty: well
+	killed = 'k' // it was ended, and what it has started is being ended
 	failed = 'f' // why it was not started
 )
 
@@ -160,16 +160,17 @@ const (
 // command that prints for ever.
 const mostLines = 1000
 
-// hear tells what a keeper reports, until the keeper ends. It closes ended when the command has.
-func (c *command) hear(reports io.Reader, ended chan<- struct{}) {
+// hear tells what a keeper reports, until the keeper ends. It says when the command has ended, and
+// whether it was ended.
+func (c *command) hear(reports io.Reader, ended chan<- bool) {
 	known := false
-	end := func() {
+	end := func(killed bool) {
 		if !known {
-			close(ended)
+			ended <- killed
 		}
 		known = true
 	}
-	defer end()
+	defer func() { end(false) }()
 	lines := bufio.NewReader(reports)
 	for n := 0; ; {
 		text, err := lines.ReadString('\n')
@@ -180,13 +181,16 @@ func (c *command) hear(reports io.Reader, ended chan<- struct{}) {
 		switch {
 		case kind == failed:
 			c.log.Error("a callback cannot be started", "command", c.args[0], "err", text)
-			end()
+			end(false)
+		case kind == killed:
+			c.log.Warn("a callback failed", "err", "a newer callback has ended it")
+			end(true)
 		case kind == exited && text != "":
 			c.log.Warn("a callback failed", "err", text)
-			end()
+			end(false)
 		case kind == exited:
 			c.log.Info("a callback is done")
-			end()
+			end(false)
 		case n < mostLines:
 			c.log.Info("a callback says", "line", text)
 		case n == mostLines:
