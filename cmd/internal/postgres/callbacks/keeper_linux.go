@@ -73,8 +73,8 @@ func KeeperMain() {
 }
 
 // dropInherited closes what the agent has inherited itself: somebody may wait until it is closed,
-// or it may be a lock. What this process has opened is closed when the command is executed; so are the
-// reports, which must end with this process.
+// or it may be a lock. What this process has opened is closed when the command is executed; so are
+// the reports, which must end with this process.
 func dropInherited() {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
