@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 )
 
@@ -258,6 +259,9 @@ func (a *app) logger() *slog.Logger {
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
 		supervise.GuardianMain(executeLastAction) // does not return
+	}
+	if len(os.Args) > 1 && os.Args[1] == callbacks.KeeperArg {
+		callbacks.KeeperMain() // does not return
 	}
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
@@ -101,6 +104,8 @@ func (v *postgresVerb) run(ctx context.Context) error {
 	defer shows.close()
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	told := v.postgresCallbacks(f, supervisor)
+	defer told.End() // last: nothing of the cluster waits for a callback
 	v.store, v.id, v.ttl = f.Store, f.Name, f.TTL
 	session, st, done, err := v.openSession(ctx, primacy.Options{History: 1000}, true)
 	if err != nil {
@@ -137,7 +142,18 @@ func (v *postgresVerb) run(ctx context.Context) error {
 		}
 		defer func() { end(); wait() }()
 	}
+	told.Follow(a)
 	return a.Run(ctx)
+}
+
+// postgresCallbacks are those that the file names. Their environment is ours, as with Patroni, but
+// for what may hold secrets of ours, and what the service manager has said to this process alone.
+func (a *app) postgresCallbacks(f *pgfile.File, s *supervise.Supervisor) *callbacks.Callbacks {
+	env := slices.DeleteFunc(os.Environ(), func(one string) bool {
+		return strings.HasPrefix(one, "PRIMACY_") || strings.HasPrefix(one, "NOTIFY_SOCKET=")
+	})
+	return callbacks.New(callbacks.Config{Commands: f.Callbacks.Commands, Primary: f.Callbacks.Primary,
+		Cluster: f.Cluster, Env: env, Log: a.postgresLog(), Start: s.StartOther})
 }
 
 // saidByFile refuses flags for which a member's file has keys: they would be ignored. The

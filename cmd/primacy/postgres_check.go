@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
@@ -26,9 +28,9 @@ func postgresCheckCommand(a *app) *cobra.Command {
 		Use:   "check -f FILE",
 		Short: "Check a member's file, its PostgreSQL, its data directory and its store",
 		Long: `Check what a member needs, and change nothing: the file, PostgreSQL's programs and their release, the
-directory of the socket, the passfile, the data directory, the store, and whether PostgreSQL takes the shared
-configuration. An embedded store is asked only where a process hosts it. Run it as the user as which the member runs.
-Exit 1 if something has to be done first.`,
+directory of the socket, the passfile, the data directory, the callbacks, the store, and whether PostgreSQL takes the
+shared configuration. An embedded store is asked only where a process hosts it. Run it as the user as which the
+member runs. Exit 1 if something has to be done first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.check(cmd.Context()) },
 	}
@@ -79,6 +81,12 @@ func (c *cluster) check(ctx context.Context) error {
 	if c.file.API.Listen != "" {
 		well, err := checkAPI(ctx, c.file)
 		tell("api", err, well)
+	}
+	for _, action := range callbacks.Actions {
+		if command := c.file.Callbacks.Commands[action]; len(command) > 0 {
+			path, err := exec.LookPath(command[0])
+			tell("callback "+string(action), err, path)
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()

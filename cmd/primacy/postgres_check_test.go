@@ -59,6 +59,10 @@ func TestPostgresCheck(t *testing.T) {
 			[]string{"FAIL  socket directory: /: we may not write there"}},
 		"long path": {[]string{`socket = "DIR"`, `socket = "DIR/` + strings.Repeat("x", 100) + `"`}, pass, 0o600,
 			[]string{"FAIL  server: the path of the socket DIR/xxx", "ok    configuration: "}},
+		"callbacks": {[]string{"[server]", "[callbacks]\non_start = [\"sh\", \"-c\"]\non_stop = [\"DIR/pass\"]\n" +
+			"on_reload = [\"DIR/vip\"]\n[server]"}, pass, 0o600,
+			[]string{"ok    callback on_start: /", "FAIL  callback on_stop: exec: \"DIR/pass\": permission denied\n",
+				"FAIL  callback on_reload: exec: \"DIR/vip\": stat DIR/vip: no such file or directory\n"}},
 		"first": {[]string{"[server]", "[first]\nparameters = {nosuch = 1}\n[server]"}, pass, 0o600,
 			[]string{`FAIL  configuration: PostgreSQL `, "unrecognized configuration parameter"}},
 		"shared": {onEtcd("bad"), pass, 0o600,

@@ -46,6 +46,7 @@ type inForce struct {
 	refused  string      // why that one is not in force; empty: it is
 	pending  string      // the parameters that wait for a restart
 	held     string      // those that stay larger than they were asked for
+	loads    uint64      // how often the server has loaded parameters
 }
 
 // shared follows the shared configuration of the cluster. It judges each version once. A good one
@@ -197,6 +198,7 @@ func (s *shared) load(ctx context.Context, restarted bool) {
 			return
 		}
 		s.loaded, s.asked = true, 0
+		s.now.loads++
 	}
 	if now := boottime.Now(); restarted || s.asked == 0 || now-s.asked > pendingEvery {
 		p, err := s.server.Pending(ctx)

@@ -25,12 +25,14 @@ type Snapshot struct {
 	Record       *core.Record
 	Instructions *core.Instructions
 	Server       core.Server   // as it was when it last answered; see Looked
+	PID          int           // of the postmaster, when it was last looked at; 0: none runs
 	Up           bool          // the server that runs has answered by SQL
 	Looked       time.Duration // when the look began that it answered
 	Position     core.Position // where its WAL ended when it answered last
 	LastLSN      core.LSN      // where the primary's WAL ended when it last said so
 	MaxLag       core.LSN      // maximum_lag_on_failover
 	Pending      string        // parameters that wait for a restart
+	Reloads      uint64        // of the users' settings: by a tool, or for the shared ones have changed
 	StoreSeen    time.Duration // when the store last answered
 	TTL          time.Duration
 	LoopWait     time.Duration
@@ -46,6 +48,7 @@ type display struct {
 	loopWait time.Duration
 	shown    atomic.Pointer[Snapshot]
 	details  atomic.Pointer[server.Details]
+	reloads  atomic.Uint64 // asked for by tools
 }
 
 // Snapshot returns what the member knows now. It is never nil once Run has begun.
@@ -82,10 +85,14 @@ func (s *Snapshot) Task() *core.Task {
 // snapshotOf is called by the loop: it is what that knows.
 func snapshotOf(a *Agent) *Snapshot {
 	phase, why := a.member.Phase()
-	process := a.answered.process
+	process, pid := a.answered.process, 0
+	if process != nil {
+		pid = process.PID()
+	}
 	return &Snapshot{At: boottime.Now(), Cluster: a.cfg.Cluster, Name: a.cfg.Name, Phase: phase, Why: why,
 		State: a.member.State(), Term: a.term, Line: a.seen.Line, Record: a.seen.Record,
-		Instructions: a.seen.Instructions, Server: a.answered.server, Up: a.answered.up, Looked: a.answered.began,
+		Instructions: a.seen.Instructions, Server: a.answered.server, PID: pid, Up: a.answered.up,
+		Looked: a.answered.began, Reloads: max(a.common.loads, 1) - 1 + a.reloads.Load(),
 		Position: a.at, LastLSN: a.seen.LastLSN, MaxLag: a.common.settings.MaxLag,
 		Pending: a.common.pending, StoreSeen: a.storeSeen, TTL: a.cfg.TTL, LoopWait: a.cfg.LoopWait,
 		Runs: func() bool {
@@ -110,7 +117,7 @@ func (s *Snapshot) differs(t *Snapshot) bool {
 	is, was := s.State, t.State
 	is.Last, was.Last = core.Position{}, core.Position{}
 	return s.Phase != t.Phase || s.Why != t.Why || s.Term != t.Term || is != was || s.Up != t.Up ||
-		s.Pending != t.Pending ||
+		s.Pending != t.Pending || s.PID != t.PID || s.Reloads != t.Reloads ||
 		seqOf(s.Record) != seqOf(t.Record) || s.Server.Primary != t.Server.Primary ||
 		s.Server.Running != t.Server.Running || s.Server.Follows != t.Server.Follows ||
 		leaderOf(s.Line) != leaderOf(t.Line) || s.Instructions != t.Instructions && askedOf(s) != askedOf(t)
@@ -138,7 +145,11 @@ func (d *display) Details() *server.Details { return d.details.Load() }
 func (d *display) Reload(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
-	return d.server.Reload(ctx)
+	err := d.server.Reload(ctx)
+	if err == nil {
+		d.reloads.Add(1)
+	}
+	return err
 }
 
 // ask asks the server again and again for what only people and tools want to know.

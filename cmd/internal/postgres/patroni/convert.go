@@ -3,6 +3,7 @@ package patroni
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 )
@@ -49,6 +51,7 @@ func Convert(text []byte, secrets string) (Converted, error) {
 	}
 	c.postgres(pg, c.table(d, "tags"))
 	c.api(c.table(d, "restapi"))
+	c.callbacks(c.table(pg, "callbacks"))
 	c.rest("", d, topNotes)
 	slices.Sort(c.out.Notes)
 	c.out.TOML = c.b.String()
@@ -297,6 +300,81 @@ func (c *converter) api(api map[string]any) {
 		"certfile": "", "keyfile": "", "cafile": "", "verify_client": ""})
 }
 
+// callbacks takes over the commands. Patroni splits each into words as a shell does.
+func (c *converter) callbacks(all map[string]any) {
+	commands := map[callbacks.Action][]string{}
+	known := map[string]string{}
+	for _, action := range callbacks.Actions {
+		key := string(action)
+		known[key] = ""
+		line := c.text(all, key)
+		if line == "" {
+			continue
+		}
+		words, err := shellWords(line)
+		switch {
+		case err != nil:
+			c.note("postgresql.callbacks.%s = %s: %v", key, line, err)
+		case len(words) == 0 || !callbacks.Placed(words[0]):
+			c.note("postgresql.callbacks.%s = %s: give the absolute path of the program, under [callbacks]", key, line)
+		default:
+			commands[action] = words
+		}
+	}
+	if len(commands) > 0 {
+		c.note("postgresql.callbacks: a primary's role is told as primary, as by Patroni 4; if these commands want " +
+			`master, as Patroni 3 said, set primary = "master" under [callbacks]`)
+		fmt.Fprintln(&c.b, "[callbacks]")
+	}
+	for _, action := range callbacks.Actions {
+		if words := commands[action]; len(words) > 0 {
+			for i, w := range words {
+				words[i] = quoted(w)
+			}
+			fmt.Fprintf(&c.b, "%s = [%s]\n", action, strings.Join(words, ", "))
+		}
+	}
+	c.rest("postgresql.callbacks.", all, known)
+}
+
+// shellWords splits a line as a shell does that expands nothing.
+func shellWords(line string) (words []string, err error) {
+	var word strings.Builder
+	begun, quote, escaped := false, rune(0), false
+	for _, r := range line {
+		switch {
+		case escaped:
+			if quote == '"' && r != '"' && r != '\\' {
+				word.WriteRune('\\')
+			}
+			word.WriteRune(r)
+			escaped = false
+		case r == '\\' && quote != '\'':
+			begun, escaped = true, true
+		case r == quote:
+			quote = 0
+		case quote == 0 && (r == '\'' || r == '"'):
+			begun, quote = true, r
+		case quote == 0 && strings.ContainsRune(" \t\r\n", r):
+			if begun {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			begun = false
+		default:
+			begun = true
+			word.WriteRune(r)
+		}
+	}
+	if quote != 0 || escaped {
+		return nil, errors.New("it ends within quotes, or with a backslash")
+	}
+	if begun {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
+
 // What could not be taken over, by Patroni's keys. One without a reason was, or need not be.
 var (
 	topNotes = map[string]string{
@@ -311,7 +389,7 @@ var (
 	postgresNotes = map[string]string{
 		"data_dir": "", "bin_dir": "", "listen": "", "connect_address": "", "authentication": "", "parameters": "",
 		"pgpass": "", "use_unix_socket": "", "use_unix_socket_repl": "", "use_slots": "", "use_pg_rewind": "",
-		"config_dir": "", "remove_data_directory_on_rewind_failure": "",
+		"config_dir": "", "callbacks": "", "remove_data_directory_on_rewind_failure": "",
 		"remove_data_directory_on_diverged_timelines": "", "pg_ctl_timeout": "", "database": "",
 		"pg_hba":   "primacy leaves pg_hba.conf as it is: change the file, then reload",
 		"pg_ident": "primacy leaves pg_ident.conf as it is: change the file, then reload",

@@ -76,7 +76,7 @@ postgresql:
     rewind: {username: rewind}
   pg_hba: ["host all all 0.0.0.0/0 md5"]
   parameters: {archive_command: "cp %p /arch/%f"}
-  callbacks: {on_role_change: /usr/local/bin/vip}
+  callbacks: {on_role_change: '/usr/local/bin/vip "a b" c\d', on_stop: bin/vip, on_start: 'vip "', on_boot: /x}
 watchdog: {mode: automatic}
 tags: {nofailover: true, noloadbalance: false, nosync: true, failover_priority: 5, clonefrom: true}
 `
@@ -106,11 +106,14 @@ func TestConvert(t *testing.T) {
 			`superuser = "admin"`, `tags = {priority = 5, nosync = true, nofailover = true}`,
 			`auth_file = "/s/api-auth"`,
 			`tls_cert = "/etc/ssl/api.pem"`, `tls_key = "/etc/ssl/api.key"`, `client_ca = "/etc/ssl/ca.pem"`,
-			`advertise = "10.0.0.1:8008"`},
+			`advertise = "10.0.0.1:8008"`, "[callbacks]\non_role_change = [\"/usr/local/bin/vip\", \"a b\", \"cd\"]\n"},
 			map[string]string{"/s/pgpass": `*:*:*:repl:a\:b\\c` + "\n", "/s/api-auth": "admin:p:w\n",
 				"/s/etcd-password": "s3cret\n"},
 			[]string{"log: ", "postgresql.authentication.replication.sslmode: ", "postgresql.authentication.rewind: ",
-				"postgresql.authentication.superuser.password: ", "postgresql.callbacks: ",
+				"postgresql.authentication.superuser.password: ", "postgresql.callbacks.on_boot: ",
+				`postgresql.callbacks.on_start = vip ": it ends`,
+				"postgresql.callbacks.on_stop = bin/vip: give the abs",
+				"postgresql.callbacks: ",
 				"postgresql.parameters.archive_command: ", "postgresql.parameters.unix_socket_directories is not there",
 				"postgresql.pg_hba: ", "restapi.verify_client = required: ", "tags.clonefrom: ", "watchdog: "}},
 	} {

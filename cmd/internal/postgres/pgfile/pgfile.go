@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/near"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
@@ -29,6 +30,8 @@ type File struct {
 	LoopWait time.Duration
 
 	API API
+
+	Callbacks Callbacks
 
 	Data, Bin, Listen, SocketDir, Superuser string
 	ReplicationUser, Passfile               string
@@ -49,6 +52,12 @@ type API struct {
 	AuthFile  string // USER:PASSWORD
 	Cert, Key string // PEM
 	ClientCA  string // PEM: whose certificates may write
+}
+
+// Callbacks are commands, each with its arguments, by the action that they are called for.
+type Callbacks struct {
+	Commands map[callbacks.Action][]string
+	Primary  string // what the role of a primary is called: "primary", or "master" as in Patroni 3
 }
 
 // URL is how others reach the API; empty: there is none.
@@ -78,7 +87,7 @@ func Load(path string) (*File, error) {
 // Parse is [Load] of a text; path is what errors call it.
 func Parse(path, text string) (*File, error) {
 	f := &File{TTL: 3 * time.Second, LoopWait: time.Second, Superuser: "postgres", Namespace: config.Namespace,
-		First: config.Defaults()}
+		First: config.Defaults(), Callbacks: Callbacks{map[callbacks.Action][]string{}, "primary"}}
 	f.First.Parameters = map[string]string{}
 	_, top, err := tomlfile.Parse(path, text)
 	if err != nil {
@@ -127,6 +136,7 @@ func (f *File) keys() map[string]setter {
 			"tls_key":    text(&f.API.Key),
 			"client_ca":  text(&f.API.ClientCA),
 		}),
+		"callbacks": table("callbacks", f.Callbacks.keys()),
 		"first": table("first", map[string]setter{
 			"durability":              text((*string)(&f.First.Durability)),
 			"acks":                    decode(&f.First.Acks, "give a whole number"),
@@ -136,6 +146,21 @@ func (f *File) keys() map[string]setter {
 			"parameters":              parameters(f.First.Parameters),
 		}),
 	}
+}
+
+func (c *Callbacks) keys() map[string]setter {
+	keys := map[string]setter{"primary": text(&c.Primary)}
+	for _, action := range callbacks.Actions {
+		keys[string(action)] = func(v tomlfile.Value) error {
+			var command []string
+			if v.Decode(&command) != nil || len(command) == 0 {
+				return errors.New(`give a list: ["/path/of/the/program", "an argument"]`)
+			}
+			c.Commands[action] = command
+			return nil
+		}
+	}
+	return keys
 }
 
 func decode[T any](to *T, want string) setter {
@@ -251,6 +276,9 @@ func (f *File) check(path string) error {
 	if err := f.API.check(); err != nil {
 		return wrong("%w", err)
 	}
+	if err := f.Callbacks.check(); err != nil {
+		return wrong("%w", err)
+	}
 	if f.ReplicationUser == "" {
 		return wrong("server.replication.user: give the role as which standbys log in")
 	}
@@ -271,6 +299,21 @@ func (f *File) check(path string) error {
 	}
 	if err := config.First(f.First).Validate(); err != nil {
 		return wrong("first: %w", err)
+	}
+	return nil
+}
+
+// check refuses commands that would be looked for where the agent happens to run.
+func (c Callbacks) check() error {
+	for _, action := range callbacks.Actions {
+		command := c.Commands[action]
+		if len(command) > 0 && !callbacks.Placed(command[0]) {
+			return fmt.Errorf("callbacks.%s = %q: give an absolute path, or the name of a program in PATH", action,
+				command[0])
+		}
+	}
+	if c.Primary != "primary" && c.Primary != "master" {
+		return fmt.Errorf(`callbacks.primary = %q: use primary, or master for scripts of Patroni 3`, c.Primary)
 	}
 	return nil
 }

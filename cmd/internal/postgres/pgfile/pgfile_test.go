@@ -1,10 +1,12 @@
 package pgfile_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 )
@@ -27,14 +29,19 @@ parameters = {max_connections = 200, work_mem = "4MB", jit = false}
 `
 
 func TestParse(t *testing.T) {
-	f, err := pgfile.Parse("pg.toml", whole)
+	f, err := pgfile.Parse("pg.toml", whole+`[callbacks]
+on_start = ["/vip", "my ip"]
+on_role_change = ["vip"]
+primary = "master"
+`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, x := f.First.Parameters, f.First
+	p, x, c := f.First.Parameters, f.First, f.Callbacks
 	if f.Name != "pg1" || f.TTL != 2*time.Second || f.ReplicationUser != "replicator" || f.Priority != 10 ||
 		!f.NoSync || x.Durability != core.Available || x.Acks != 2 || x.DropAfter != 3*time.Second ||
-		p["max_connections"] != "200" || p["jit"] != "false" || p["work_mem"] != "4MB" {
+		c.Primary != "master" || !slices.Equal(c.Commands[callbacks.OnStart], []string{"/vip", "my ip"}) ||
+		len(c.Commands) != 2 || p["max_connections"] != "200" || p["jit"] != "false" || p["work_mem"] != "4MB" {
 		t.Errorf("got %+v", f)
 	}
 }
@@ -61,6 +68,13 @@ func TestMistakes(t *testing.T) {
 		{"[first]", "[api]\nlisten = \"a:1\"\nauth_file = \"c\"\n[first]", `pg.toml: api.auth_file = "c": give`},
 		{"[first]", "[api]\nlisten = \"a:1\"\nclient_ca = \"/c\"\n[first]", `pg.toml: api.client_ca: give api`},
 		{"[first]", "[api]\nauth = \"c\"\n[first]", `pg.toml:13: api.auth: there is no such key`},
+		{"[first]", "[callbacks]\non_start = \"/a b\"\n[first]",
+			`pg.toml:13: callbacks.on_start: give a list: ["/path`},
+		{"[first]", "[callbacks]\non_stop = []\n[first]", `pg.toml:13: callbacks.on_stop: give a list`},
+		{"[first]", "[callbacks]\non_strat = [\"/a\"]\n[first]",
+			`pg.toml:13: callbacks.on_strat: there is no such key; did you mean on_start?`},
+		{"[first]", "[callbacks]\non_stop = [\"./vip\"]\n[first]", `pg.toml: callbacks.on_stop = "./vip": give an abs`},
+		{"[first]", "[callbacks]\nprimary = \"leader\"\n[first]", `pg.toml: callbacks.primary = "leader": use primary`},
 		{`jit = false`, `fsync = false`,
 			`pg.toml: first.parameters: fsync = "false": an acknowledged commit could be lost`},
 		{`jit = false`, `jit = [1]`, "pg.toml:15: first.parameters.jit: give a string, a number, true or false"},
