@@ -30,7 +30,7 @@ type played struct {
 	keys *clientv3.Client
 }
 
-// newPlayed returns a cluster whose leases a busy machine does not lose: a scenario names who leads.
+// newPlayed returns a cluster whose leases a busy machine does not lose: scenarios name who leads.
 func newPlayed(t *testing.T, members int) *played {
 	p := &played{shownCluster: newShownCluster(t, members, "10s")}
 	var err error
@@ -349,9 +349,12 @@ func (p *played) whole() (j clusterJSON) {
 // ledBy waits until all is well, and has a member lead if it does not.
 func (p *played) ledBy(member string) {
 	p.Helper()
-	if p.whole().Primary != member {
-		p.verb("switchover", "--to", member).ends(0)
-	}
+	p.eventually(member+" is the primary", func() bool {
+		if p.whole().Primary != member { // it may be refused while another one has just ended
+			p.verb("switchover", "--to", member).wait()
+		}
+		return p.list().Primary == member
+	})
 	p.leads(member)
 	p.whole()
 }
