@@ -226,7 +226,7 @@ func (c *keptCluster) primacy(machine, line string) *prog {
 }
 
 // owner is the world of the user that owns the data.
-func (c *keptCluster) owner() *world {
+func (c *pgCluster) owner() *world {
 	c.Helper()
 	owner := *c.world
 	if os.Getuid() == 0 {

@@ -21,16 +21,16 @@ import (
 	"github.com/primacy-go/primacy/internal/servertest"
 )
 
-// shownCluster is three members whose API the tools of Patroni's users find.
+// shownCluster is members whose API the tools of Patroni's users find.
 type shownCluster struct {
 	*pgCluster
 	config string // of patronictl
 }
 
-func newShownCluster(t *testing.T) *shownCluster {
+func newShownCluster(t *testing.T, members int, ttl string) *shownCluster {
 	programtest.Needs(t, "patronictl") // Debian's package patroni: make tools
 	c := &shownCluster{}
-	c.pgCluster = postgresCluster(t, 3, "8s", func(m *pgMember) string {
+	c.pgCluster = postgresCluster(t, members, ttl, func(m *pgMember) string {
 		auth := filepath.Join(filepath.Dir(m.file), "auth")
 		err := os.MkdirAll(filepath.Dir(auth), 0o755)
 		if err == nil {
@@ -191,7 +191,7 @@ func TestPatronisTools(t *testing.T) {
 	onlyInVerify(t)
 	t.Parallel()
 	oneDemo(t)
-	c := newShownCluster(t)
+	c := newShownCluster(t, 3, "8s")
 	was := c.whole().Primary
 	c.lists(was)
 	c.says(c.ctl("topology"), "| "+was+" ", "| + ")

@@ -84,6 +84,7 @@ type memberJSON struct {
 	Incarnation string `json:"incarnation,omitempty"`
 	NoSync      bool   `json:"nosync,omitempty"`  // commits do not wait for it
 	Leaving     bool   `json:"leaving,omitempty"` // that is so for it is to be made anew
+	NoFailover  bool   `json:"nofailover,omitempty"`
 	// The version of the shared configuration that it has judged last; why that is not in force.
 	Config         uint64   `json:"config,string,omitempty"`
 	Refused        string   `json:"config_refused,omitempty"`
@@ -189,7 +190,7 @@ func describeCluster(name string, line primacy.State, rec *core.Record) clusterJ
 		said[e.ID] = x
 		m := memberJSON{Name: e.ID, Address: x.Address, State: x.Phase, Why: x.Why, Role: "standby",
 			Timeline: x.Timeline, LSN: x.LSN, Instructed: x.Instructed, Incarnation: x.Life, NoSync: x.NoSync,
-			Leaving: x.Leaving, heard: x.Heard, Config: x.Config, Refused: x.Refused,
+			Leaving: x.Leaving, NoFailover: x.NoFailover, heard: x.Heard, Config: x.Config, Refused: x.Refused,
 			PendingRestart: x.PendingRestart(), Held: x.HeldParameters()}
 		// A member that was set up anew is not the voter of the same name.
 		m.Voter = rec != nil && slices.Contains(rec.Voters, core.Identity{Name: e.ID, Incarnation: x.Life})
@@ -372,6 +373,8 @@ func (j *clusterJSON) refusal(to string) string {
 		return fmt.Sprintf("no member %s stands; there are %s", clean(to), j.names())
 	case m.State != core.PhaseFollowing:
 		return fmt.Sprintf("%s is %s, and does not follow %s", to, cmp.Or(m.State, "starting"), j.Primary)
+	case m.NoFailover:
+		return to + " must not be promoted: take nofailover out of its file and restart its agent"
 	case !m.Voter && r.Durability != core.Async:
 		return fmt.Sprintf("%s is no voter: it may lack acknowledged commits until it has caught up", to)
 	}

@@ -25,6 +25,8 @@ type pgCluster struct {
 	*world
 	etcd    *etcdtest.Server
 	members map[string]*pgMember
+	ttl     string                     // of a new member
+	more    []func(m *pgMember) string // what else its file says
 }
 
 type pgMember struct {
@@ -37,7 +39,8 @@ type pgMember struct {
 // else a member's file says.
 func postgresCluster(t *testing.T, members int, ttl string, more ...func(m *pgMember) string) *pgCluster {
 	w := postgresWorld(t).without("PGSERVICE").without("PRIMACY_ID").without("PRIMACY_STORE")
-	c := &pgCluster{world: w, etcd: etcdtest.Start(t, etcdtest.Options{}), members: map[string]*pgMember{}}
+	c := &pgCluster{world: w, etcd: etcdtest.Start(t, etcdtest.Options{}), members: map[string]*pgMember{}, ttl: ttl,
+		more: more}
 	// A demo after this test looks for members that were left.
 	t.Cleanup(func() {
 		for _, m := range c.members {
@@ -45,12 +48,20 @@ func postgresCluster(t *testing.T, members int, ttl string, more ...func(m *pgMe
 		}
 		c.eventually("no process of a member is left", func() bool { return len(membersIn(c.world, c.dir)) == 0 })
 	})
-	pass := filepath.Join(w.dir, "pass")
-	for i := range members {
-		m := &pgMember{name: fmt.Sprintf("pg%d", i+1), port: servertest.FreePort(t)}
-		dir := filepath.Join(w.dir, m.name)
-		m.file = filepath.Join(dir, "pg.toml")
-		text := fmt.Sprintf(`store = "etcd://%s"
+	for range members {
+		c.joins()
+	}
+	c.whole()
+	return c
+}
+
+// joins starts a new member.
+func (c *pgCluster) joins() *pgMember {
+	c.Helper()
+	m := &pgMember{name: fmt.Sprintf("pg%d", len(c.members)+1), port: servertest.FreePort(c)}
+	dir, pass := filepath.Join(c.dir, m.name), filepath.Join(c.dir, "pass")
+	m.file = filepath.Join(dir, "pg.toml")
+	text := fmt.Sprintf(`store = "etcd://%s"
 cluster = "orders"
 name = "%s"
 ttl = "%s"
@@ -64,25 +75,23 @@ hba = ["host all postgres 127.0.0.1/32 trust"]
 replication = {user = "replicator", passfile = "%[7]s"}
 [first]
 parameters = {max_connections = 20, shared_buffers = "16MB", min_wal_size = "32MB"}
-`, c.etcd.Addr(), m.name, ttl, dir, pgtest.Bin(t), m.port, pass)
-		for _, f := range more {
-			text += f(m)
-		}
-		for path, text := range map[string]string{m.file: text, pass: "*:*:*:*:secret\n"} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			c.own(path)
-		}
-		c.own(dir)
-		c.members[m.name] = m
-		c.up(m)
+`, c.etcd.Addr(), m.name, c.ttl, dir, pgtest.Bin(c), m.port, pass)
+	for _, f := range c.more {
+		text += f(m)
 	}
-	c.whole()
-	return c
+	for path, text := range map[string]string{m.file: text, pass: "*:*:*:*:secret\n"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			c.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			c.Fatal(err)
+		}
+		c.own(path)
+	}
+	c.own(dir)
+	c.members[m.name] = m
+	c.up(m)
+	return m
 }
 
 // own gives a file to the user that runs the members.
@@ -175,7 +184,7 @@ func (c *pgCluster) whole() clusterJSON {
 	others := len(c.members) - 1
 	c.eventually("a primary and voters", func() bool {
 		j = c.list()
-		return j.Primary != "" && len(j.Record.Voters) == others && j.Record.Needed == others
+		return j.Primary != "" && len(j.Record.Voters) == others && (j.Record.Needed == others || others == 0)
 	})
 	return j
 }

@@ -120,3 +120,15 @@ func TestPostgresMistakes(t *testing.T) {
 		}
 	}
 }
+
+func TestASwitchoverToWhoMustNotBePromotedIsRefused(t *testing.T) {
+	record := &core.Record{Primary: core.Identity{Name: "a"}, Durability: core.Async}
+	j := clusterJSON{Primary: "a", Record: record, Members: []memberJSON{{Name: "a"},
+		{Name: "b", State: core.PhaseFollowing}, {Name: "c", State: core.PhaseFollowing, NoFailover: true}}}
+	if why := j.refusal("b"); why != "" {
+		t.Error(why)
+	}
+	if why := j.refusal("c"); !strings.Contains(why, "must not be promoted") {
+		t.Errorf("%q", why)
+	}
+}

@@ -136,7 +136,10 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 		NoFailover: cfg.NoFailover, Incarnation: incarnation}, state)
 	a.shared = &shared{config: cfg.Shared, first: cfg.First, path: configPath(a.dir), server: a.server, log: cfg.Log}
 	a.claim = &claim{election: a.election, log: cfg.Log, ttl: cfg.TTL}
-	a.claim.say(func(s *Said) { s.Address, s.NoSync = cfg.Server.Listen, cfg.NoSync })
+	a.claim.say(func(s *Said) {
+		s.Address, s.NoSync = cfg.Server.Listen, cfg.NoSync
+		s.Priority, s.NoFailover = cfg.Priority, cfg.NoFailover
+	})
 	return a, nil
 }
 

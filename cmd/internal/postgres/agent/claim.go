@@ -20,14 +20,18 @@ const tellEvery = 2 * time.Second
 
 // Said is what a member says of itself, as the value of its claim.
 type Said struct {
-	Address  string        `json:"addr"` // where its PostgreSQL listens
-	Phase    core.Phase    `json:"phase"`
-	Seq      uint64        `json:"seq,string"` // of the record that it knows
-	Life     string        `json:"incarnation,omitempty"`
-	Answer   *core.Answer  `json:"answer,omitempty"`
-	NoSync   bool          `json:"nosync,omitempty"`  // it must not be waited for
-	Leaving  bool          `json:"leaving,omitempty"` // that is so for it is to be made anew
-	LSN      core.LSN      `json:"lsn,omitempty"`     // where its WAL ends, at most some seconds ago
+	Address string       `json:"addr"` // where its PostgreSQL listens
+	Phase   core.Phase   `json:"phase"`
+	Seq     uint64       `json:"seq,string"` // of the record that it knows
+	Life    string       `json:"incarnation,omitempty"`
+	Answer  *core.Answer `json:"answer,omitempty"`
+	NoSync  bool         `json:"nosync,omitempty"`  // it must not be waited for
+	Leaving bool         `json:"leaving,omitempty"` // that is so for it is to be made anew
+	// Whom a primary hands over to.
+	Priority   int  `json:"priority,omitempty"`
+	NoFailover bool `json:"nofailover,omitempty"`
+
+	LSN      core.LSN      `json:"lsn,omitempty"` // where its WAL ends, at most some seconds ago
 	Timeline core.Timeline `json:"timeline,omitempty"`
 	Why      string        `json:"why,omitempty"`
 	// The last task of a person that it has carried out; see [core.Task].

@@ -232,6 +232,7 @@ func (a *Agent) sawServer(s seenServer) {
 		said, heard := a.heard[x.Name]
 		votes := a.seen.Record != nil && slices.Contains(a.seen.Record.Voters, x.Identity)
 		x.NoSync = said.NoSync || !heard && !votes // a newcomer that has not said whether it may vote
+		x.Priority, x.NoFailover = said.Priority, said.NoFailover
 	}
 	a.seen.Server = s.server
 	if s.up || s.process == nil || s.process != a.answered.process {

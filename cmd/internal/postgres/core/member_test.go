@@ -465,10 +465,31 @@ func TestAServerThatEndsSoonIsStartedLessAndLessOften(t *testing.T) {
 	r.expect("Start", ok)
 }
 
+// Also where the server is shut down for another reason: a stop of its agent names the successor.
+func TestAPrimaryHandsOverByPriority(t *testing.T) {
+	r := newRig(t)
+	r.leading()
+	r.o.Server.Senders = []Sender{{Identity: id("a"), Flushed: 300}, {Identity: id("c"), Flushed: 299, Priority: 1}}
+	r.o.Record.Voters = []Identity{id("a"), id("c")}
+	for what, want := range map[string]string{"": "c", "a": "a"} {
+		if to, why := r.o.successor(what); to != want {
+			t.Errorf("%q: the successor is %q: %s", what, to, why)
+		}
+	}
+	r.o.Server.Senders[1].NoFailover = true
+	if to, _ := r.o.successor(""); to != "a" {
+		t.Errorf("the successor is %q", to)
+	}
+	if to, why := r.o.successor("c"); to != "" || !strings.Contains(why, "must not be promoted") {
+		t.Errorf("the successor is %q: %s", to, why)
+	}
+}
+
 func TestASwitchoverNeedsASuccessor(t *testing.T) {
 	for what, x := range map[string]Sender{
 		"lags behind": {Identity: id("c"), Flushed: 300},
 		"no voter":    {Identity: Identity{"c", "2"}, Flushed: 300 + switchoverLag},
+		"nofailover":  {Identity: id("c"), Flushed: 300 + switchoverLag, NoFailover: true},
 	} {
 		r := newRig(t)
 		r.leading()

@@ -152,7 +152,8 @@ func (o Observation) replaceable(w *Roster) bool {
 	return alive >= o.Record.Needed
 }
 
-// successor returns the standby that is to be promoted: the one asked for, or the most advanced.
+// successor returns the standby that is to be promoted: the one asked for, or that of the highest
+// priority, and of these the most advanced. Each gets the rest before the server is shut down.
 // Only a voter is sure to have all acknowledged commits; in async nobody votes.
 func (o Observation) successor(to string) (name, why string) {
 	var best *Sender
@@ -165,7 +166,10 @@ func (o Observation) successor(to string) (name, why string) {
 			why = x.Name + " does not vote"
 		case lag > switchoverLag:
 			why = fmt.Sprintf("%s lags by %d KiB", x.Name, lag>>10)
-		case best == nil || x.Flushed > best.Flushed || x.Flushed == best.Flushed && x.Name < best.Name:
+		case x.NoFailover: // the term would come back, after a while without a primary
+			why = x.Name + " must not be promoted (nofailover)"
+		case best == nil || cmp.Or(cmp.Compare(x.Priority, best.Priority), cmp.Compare(x.Flushed, best.Flushed),
+			cmp.Compare(best.Name, x.Name)) > 0:
 			best = &x
 		}
 	}

@@ -218,6 +218,9 @@ type Sender struct {
 	Identity
 	Flushed LSN
 	NoSync  bool // must not be waited for
+	// What people chose: the highest is promoted, and a NoFailover never.
+	Priority   int
+	NoFailover bool
 }
 
 // Roster remembers when each standby was last seen to stream.
