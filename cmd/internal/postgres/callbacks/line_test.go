@@ -68,6 +68,13 @@ func TestANewerCallbackEndsTheOneThatRuns(t *testing.T) {
 	if len(pids) != 3 {
 		t.Fatalf("processes %q", pids)
 	}
+	t.Cleanup(func() { // where this test fails its processes would go on for long
+		for _, pid := range pids {
+			if n, err := strconv.Atoi(pid); t.Failed() && err == nil && lives(t, pid) {
+				_ = syscall.Kill(n, syscall.SIGKILL)
+			}
+		}
+	})
 	b.do(`for pid in "$@"; do test -e /proc/$pid && echo left $pid; done; echo second`, pids...)
 	if how := b.hears("a callback failed: "); !strings.Contains(how, "newer") {
 		t.Errorf("the first was ended: %s", how)
