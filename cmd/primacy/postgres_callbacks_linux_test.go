@@ -53,7 +53,7 @@ func TestPostgresCallbacks(t *testing.T) {
 		text := "[callbacks]\n"
 		for _, action := range callbacks.Actions {
 			text += fmt.Sprintf("%s = [%q, %q, %q, %q]\n", action, "/bin/sh", "-c",
-				`echo "$$ $*" >> calls; echo "heard $1"; exec sleep 300`, "sh")
+				`echo "heard $1"; echo "$$ $*" >> calls; exec sleep 300`, "sh")
 		}
 		return text
 	})
@@ -98,7 +98,7 @@ func TestPostgresCallbacks(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(m.file + ".log"); err != nil || !strings.Contains(string(text),
-		`msg="a callback says" callback=on_start role=replica line="heard on_start"`) {
+		`msg="a callback says" callback=on_restart role=replica line="heard on_restart"`) {
 		t.Errorf("what a callback prints is not in the log (%v)", err)
 	}
 	c.up(m)

@@ -60,8 +60,8 @@ func (c *Callbacks) Follow(m Member) {
 }
 
 // begunLimit is how long End waits until the last callback has begun. That takes some milliseconds,
-// and as long as a file system hangs.
-const begunLimit = time.Second
+// and longer where a file system hangs, or where the one before cannot be ended.
+const begunLimit = 3 * time.Second
 
 // End is called when the member has ended. It returns once the last callback has begun. It waits
 // for the end of none.
