@@ -125,9 +125,10 @@ func postgresSwitchoverCommand(a *app) *cobra.Command {
 	var to string
 	v := newAsking(a, "switchover [--to MEMBER]", "Shut the primary down cleanly and promote another member",
 		`Ask the primary to hand over: it writes a checkpoint, shuts down cleanly, and says in the cluster's
-record where its WAL ends. The member that --to names is promoted if it has all of that; without --to it is the most
-advanced voter. Waits until it is the primary. Exit 1, and nothing is asked, if nobody is the primary or no such member
-could be promoted; 124 if the primary has not handed over within --wait: it goes on then.`, cobra.NoArgs,
+record where its WAL ends. The member that --to names is promoted if it has all of that; without --to it is the
+voter of the highest priority, and of these the most advanced. Waits until it is the primary. Exit 1, and nothing is
+asked, if nobody is the primary or no such member could be promoted; 124 if the primary has not handed over within
+--wait: it goes on then.`, cobra.NoArgs,
 		func(v *asking, r *reached, j clusterJSON, _ []string) error {
 			if why := j.refusal(to); why != "" {
 				return fail(exitNo, "no switchover: %s", why)
@@ -138,7 +139,7 @@ could be promoted; 124 if the primary has not handed over within --wait: it goes
 			}
 			return v.handOver(r, to, v.reason)
 		}).withReason()
-	v.cmd.Flags().StringVar(&to, "to", "", "the member that is to be promoted (default: the most advanced voter)")
+	v.cmd.Flags().StringVar(&to, "to", "", "the member that is to be promoted (default: by priority)")
 	return v.cmd
 }
 

@@ -363,10 +363,7 @@ func (j *clusterJSON) refusal(to string) string {
 		return fmt.Sprintf("the cluster is %s; resume it first", clean(r.Paused.String()))
 	}
 	if to == "" || to == j.Primary {
-		if len(r.Voters) == 0 && r.Durability != core.Async {
-			return fmt.Sprintf("%s has no voter that could take over", j.Primary)
-		}
-		return ""
+		return j.noSuccessor()
 	}
 	switch m := j.member(to); {
 	case m == nil:
@@ -379,6 +376,25 @@ func (j *clusterJSON) refusal(to string) string {
 		return fmt.Sprintf("%s is no voter: it may lack acknowledged commits until it has caught up", to)
 	}
 	return ""
+}
+
+// noSuccessor says why no member at all could take over.
+func (j *clusterJSON) noSuccessor() string {
+	r, voters := j.Record, 0
+	for _, m := range j.Members {
+		switch {
+		case m.Name == j.Primary || !m.Voter && r.Durability != core.Async:
+		case !m.NoFailover:
+			return ""
+		default:
+			voters++
+		}
+	}
+	if voters > 0 {
+		return fmt.Sprintf("who could take over from %s must not be promoted (nofailover); to start its server "+
+			"again restart its agent", j.Primary)
+	}
+	return fmt.Sprintf("%s has no voter that could take over", j.Primary)
 }
 
 func (j *clusterJSON) names() string {

@@ -131,4 +131,17 @@ func TestASwitchoverToWhoMustNotBePromotedIsRefused(t *testing.T) {
 	if why := j.refusal("c"); !strings.Contains(why, "must not be promoted") {
 		t.Errorf("%q", why)
 	}
+	if why := j.refusal(""); why != "" {
+		t.Error(why)
+	}
+	record.Durability = core.Quorum
+	if why := j.refusal(""); !strings.Contains(why, "no voter") {
+		t.Errorf("nobody votes: %q", why)
+	}
+	j.Members[2].Voter = true // the server would be shut down for nothing, or the request wait for ever
+	for _, to := range []string{"", "a"} {
+		if why := j.refusal(to); !strings.Contains(why, "restart its agent") {
+			t.Errorf("%q: only who must not be promoted votes: %q", to, why)
+		}
+	}
 }

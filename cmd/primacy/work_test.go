@@ -236,16 +236,18 @@ func TestACommandForTheFilesName(t *testing.T) {
 func TestLostBeforeTheRestart(t *testing.T) {
 	w := newWorld(t)
 	proxy := newProxyOf(w)
-	// The command itself makes the next guardian slow: the pause before it is short.
-	p := w.start("run", "--ttl", "12s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed",
+	p := w.start("run", "--ttl", "3s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed",
 		"echo $PRIMACY_REASON >>log",
 		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
-		"echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; printf 1h >"+slowGuardian+"; exit 9")
+		"echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; exit 9")
 	p.tells("again in 1s")
+	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("4s"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	proxy.Hold()
 	w.writes("log", "expired\n")
 	proxy.Heal()
-	p.until(func() bool { return strings.Count(p.out.String(), "up") >= 2 }, "leads again")
+	p.until(func() bool { return strings.Count(p.out.String(), "up") == 2 }, "leads again")
 	p.signal(syscall.SIGTERM).ends(143)
 }
 

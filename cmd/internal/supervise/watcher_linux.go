@@ -3,7 +3,6 @@ package supervise
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
@@ -184,23 +183,12 @@ func (w *watcher) finish() {
 	}
 	if w.pid == 0 {
 		if w.startErr == nil {
-			w.startErr = w.notStarted()
+			w.startErr = errors.New("the guardian ended before it could start the command")
 		}
 		w.startResult <- w.startErr
 	}
 	w.supervisor.commandGone(w.pid)
 	close(w.done)
-}
-
-// notStarted returns why a command was not started whose guardian has said nothing. Where its time
-// was over, another start may succeed if the deadline has moved on meanwhile.
-func (w *watcher) notStarted() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.sentDeadline != NoDeadline && boottime.Now() >= w.plan.killAt() {
-		return fmt.Errorf("%w: the guardian did not start the command in time", ErrTooLate)
-	}
-	return errors.New("the guardian ended before it could start the command")
 }
 
 // suspend makes ^Z work: the guardian has reported that the command is suspended. This process then

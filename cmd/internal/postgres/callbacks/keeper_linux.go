@@ -54,16 +54,18 @@ func KeeperMain() {
 		defer close(heard)
 		k.relay(output)
 	}()
-	for !k.bury(heard) {
+	for wait := 20 * time.Millisecond; !k.bury(heard); {
 		var again <-chan time.Time
 		if k.ending {
 			k.kill()
-			again = time.After(20 * time.Millisecond) // what was started while we looked
+			again = time.After(wait) // what was started while we looked
+			wait = min(2*wait, time.Second)
 		}
 		select {
 		case <-term:
-			// One that has ended meanwhile is not ended, nor what it has left.
-			k.ending = !k.told
+			// One that has ended meanwhile is not ended, nor what it has left. What is being ended is
+			// ended to its last process: a newer callback waits for that.
+			k.ending = k.ending || !k.told
 		case <-child:
 		case <-again:
 		}

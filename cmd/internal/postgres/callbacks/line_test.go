@@ -85,6 +85,21 @@ func TestANewerCallbackEndsTheOneThatRuns(t *testing.T) {
 	b.hears("a callback is done")
 }
 
+// TestAThirdCallbackBegins: it comes while the first is being ended for the second. What the first
+// has started is ended to its last process.
+func TestAThirdCallbackBegins(t *testing.T) {
+	for gap := range 12 {
+		b := newBench(t, (*exec.Cmd).Start)
+		b.do(`sh -c "sh -c 'sh -c \"echo up; sleep 1000; true\"; true'; true"; true`)
+		b.hears("up")
+		b.do("echo second")
+		time.Sleep(time.Duration(gap) * 3 * time.Millisecond) // it is to meet each moment of that
+		b.do("echo third")
+		b.hears("third")
+		b.hears("a callback is done")
+	}
+}
+
 // TestWhatIsLeftRunningGoesOn: a command that has ended is not ended by a newer one.
 func TestWhatIsLeftRunningGoesOn(t *testing.T) {
 	b := newBench(t, (*exec.Cmd).Start)

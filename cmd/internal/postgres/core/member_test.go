@@ -476,6 +476,11 @@ func TestAPrimaryHandsOverByPriority(t *testing.T) {
 			t.Errorf("%q: the successor is %q: %s", what, to, why)
 		}
 	}
+	r.o.Record.Durability = Async // the primary may not come to send c the rest
+	if to, _ := r.o.successor(""); to != "a" {
+		t.Errorf("async: the successor is %q, which has less", to)
+	}
+	r.o.Record.Durability = Quorum
 	r.o.Server.Senders[1].NoFailover = true
 	if to, _ := r.o.successor(""); to != "a" {
 		t.Errorf("the successor is %q", to)

@@ -153,8 +153,8 @@ func (o Observation) replaceable(w *Roster) bool {
 }
 
 // successor returns the standby that is to be promoted: the one asked for, or that of the highest
-// priority, and of these the most advanced. Each gets the rest before the server is shut down.
-// Only a voter is sure to have all acknowledged commits; in async nobody votes.
+// priority, and of these the most advanced. Only a voter is sure to have all acknowledged commits;
+// in async nobody votes.
 func (o Observation) successor(to string) (name, why string) {
 	var best *Sender
 	for _, x := range o.Server.Senders {
@@ -168,8 +168,7 @@ func (o Observation) successor(to string) (name, why string) {
 			why = fmt.Sprintf("%s lags by %d KiB", x.Name, lag>>10)
 		case x.NoFailover: // the term would come back, after a while without a primary
 			why = x.Name + " must not be promoted (nofailover)"
-		case best == nil || cmp.Or(cmp.Compare(x.Priority, best.Priority), cmp.Compare(x.Flushed, best.Flushed),
-			cmp.Compare(best.Name, x.Name)) > 0:
+		case best == nil || o.prefers(x, *best):
 			best = &x
 		}
 	}
@@ -180,6 +179,16 @@ func (o Observation) successor(to string) (name, why string) {
 		why = cmp.Or(to, "every standby") + " does not stream"
 	}
 	return "", "no switchover: " + why
+}
+
+// prefers says whether x is the better successor than y. In async it is who has more: the primary
+// may not come to send the rest before it is ended, and nobody else is asked then.
+func (o Observation) prefers(x, y Sender) bool {
+	priority, flushed := cmp.Compare(x.Priority, y.Priority), cmp.Compare(x.Flushed, y.Flushed)
+	if o.Record.Durability == Async {
+		priority, flushed = flushed, priority
+	}
+	return cmp.Or(priority, flushed, cmp.Compare(y.Name, x.Name)) > 0
 }
 
 // storeForgot says what the store must have forgotten: what this member has seen is not there.
