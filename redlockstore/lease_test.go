@@ -167,20 +167,28 @@ func TestATryThatFailsLeavesNoKey(t *testing.T) {
 func TestALateSetDoesNothing(t *testing.T) {
 	t.Parallel()
 	servers, c := fleet(t, 3)
-	s := bare(t, c)
-	a := grant(t, s, "a", time.Minute)
-	claim(t, a, "warm")
-	servers[2].Stop()
-	p := claim(t, a, "x")
-	if err := release(t, a, p); err != nil {
-		t.Fatalf("Release beside a frozen server: %v", err)
+	// Several, for now and then one has a second connection, over which its release comes too.
+	leases, ends := make([]driver.Lease, 5), make([]func() error, 5)
+	for i := range leases {
+		s := bare(t, c)
+		ends[i] = s.Close
+		leases[i] = grant(t, s, fmt.Sprint("a", i), time.Minute)
+		claim(t, leases[i], fmt.Sprint("warm", i))
 	}
-	s.Close()
+	servers[2].Stop()
+	for i, l := range leases {
+		if err := release(t, l, claim(t, l, fmt.Sprint("x", i))); err != nil {
+			t.Fatalf("Release beside a frozen server: %v", err)
+		}
+		_ = ends[i]()
+	}
 	time.Sleep(3 * time.Second) // longer than such a call may still do anything
 	servers[2].Cont()
 	time.Sleep(200 * time.Millisecond)
-	if on := keys(servers, "x"); len(on) != 0 {
-		t.Errorf("a key that was released stands on %v", on)
+	for i := range leases {
+		if on := keys(servers, fmt.Sprint("x", i)); len(on) != 0 {
+			t.Errorf("a key that was released stands on %v", on)
+		}
 	}
 }
 

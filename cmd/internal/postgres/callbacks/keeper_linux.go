@@ -63,8 +63,8 @@ func KeeperMain() {
 		}
 		select {
 		case <-term:
-			// One that has ended meanwhile is not ended, nor what it has left. What is being ended is
-			// ended to its last process: a newer callback waits for that.
+			// One that has ended meanwhile is not ended, nor what it has left. What is being ended
+			// is ended to its last process: a newer callback waits for that.
 			k.ending = k.ending || !k.told
 		case <-child:
 		case <-again:

@@ -85,8 +85,8 @@ func TestANewerCallbackEndsTheOneThatRuns(t *testing.T) {
 	b.hears("a callback is done")
 }
 
-// TestAThirdCallbackBegins: it comes while the first is being ended for the second. What the first
-// has started is ended to its last process.
+// TestAThirdCallbackBegins: it comes while the first is being ended for the second. What the
+// first has started is ended to its last process.
 func TestAThirdCallbackBegins(t *testing.T) {
 	for gap := range 12 {
 		b := newBench(t, (*exec.Cmd).Start)
