@@ -99,7 +99,7 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 		return nil, driver.ErrGone
 	}
 	for _, want := range claims {
-		if l.spent.Has(want.ID) {
+		if l.spent.Has(want.ID) || l.releasing[want.ID] > 0 {
 			return nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 		}
 	}
@@ -229,7 +229,9 @@ func dropped(p driver.Place, n uint64) []any {
 }
 
 // beginRelease notes that places are being given up, and returns their numbers. These count as
-// settled from now on: a Claim of theirs may not enter any more.
+// settled from now on: a Claim of theirs may not enter any more. Nor may one begin before the
+// release is answered: where the lease does not know the claim, it would have a number of its own,
+// which the release does not forbid, and come to the server after it.
 func (l *lease) beginRelease(places []driver.Place) []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,11 +239,11 @@ func (l *lease) beginRelease(places []driver.Place) []uint64 {
 	for i, p := range places {
 		if c := l.claims[p.ID]; c != nil {
 			all[i] = c.n
-			c.leaving++
 		} else {
 			all[i] = l.numbers.next()
 		}
 		l.numbers.settle(all[i])
+		l.releasing[p.ID]++
 	}
 	return all
 }
@@ -251,8 +253,8 @@ func (l *lease) endRelease(places []driver.Place) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range places {
-		if c := l.claims[p.ID]; c != nil && c.leaving > 0 {
-			c.leaving--
+		if l.releasing[p.ID]--; l.releasing[p.ID] == 0 {
+			delete(l.releasing, p.ID)
 		}
 	}
 }

@@ -26,7 +26,8 @@ func TestKnownOfManyClaims(t *testing.T) {
 func TestWhatTheOwnerEnds(t *testing.T) {
 	l := &lease{claims: map[string]*ownClaim{}}
 	add := func(id, name, seat string, entering, leaving int) {
-		l.claims[id] = &ownClaim{l: l, id: id, name: name, seat: seat, entered: true, entering: entering, leaving: leaving}
+		l.claims[id] = &ownClaim{l: l, id: id, name: name, seat: seat, entered: true, entering: entering}
+		l.releasing[id] = leaving
 	}
 	add("rests", "a", "", 0, 0)
 	add("given up", "a", "1", 0, 1)

@@ -24,20 +24,21 @@ type lease struct {
 	poller poller
 	syncer syncer
 
-	mu       sync.Mutex
-	epoch    string // the history of the server that answered last
-	gone     bool
-	over     chan struct{}        // closed when it is gone
-	claims   map[string]*ownClaim // by claim ID
-	tokens   map[uint64]*ownClaim
-	inflight int               // calls of Claim under way
-	early    map[uint64]string // pushes that may have overtaken the answer of their Claim
-	numbers  numbers
-	spent    storeutil.SpentIDs
-	news     []driver.News
-	added    chan struct{} // closed when there is news
-	changes  string        // what others have done to the lease, as the server counts it
-	request  int64         // the number of the last request that became news
+	mu        sync.Mutex
+	epoch     string // the history of the server that answered last
+	gone      bool
+	over      chan struct{}        // closed when it is gone
+	claims    map[string]*ownClaim // by claim ID
+	tokens    map[uint64]*ownClaim
+	inflight  int               // calls of Claim under way
+	early     map[uint64]string // pushes that may have overtaken the answer of their Claim
+	numbers   numbers
+	releasing map[string]int // claim IDs, by how many calls under way give them up
+	spent     storeutil.SpentIDs
+	news      []driver.News
+	added     chan struct{} // closed when there is news
+	changes   string        // what others have done to the lease, as the server counts it
+	request   int64         // the number of the last request that became news
 }
 
 var (
@@ -57,6 +58,7 @@ func newLease(s *Store, ttl time.Duration) *lease {
 	l := &lease{
 		s: s, id: newID(), ttl: ttl, over: make(chan struct{}), added: make(chan struct{}), changes: "0",
 		claims: map[string]*ownClaim{}, tokens: map[uint64]*ownClaim{}, early: map[uint64]string{},
+		releasing: map[string]int{},
 	}
 	l.poller = poller{l: l, wake: make(chan struct{}, 1)}
 	l.syncer = syncer{l: l, turn: make(chan struct{}, 1)}
@@ -277,7 +279,6 @@ type ownClaim struct {
 	held           bool
 	stale          bool      // pushes may have been lost since its Claim was sent: it is looked at once it has entered
 	entering       int       // calls of Claim under way
-	leaving        int       // calls under way that give it up
 	doubt          bool      // a call of Claim had an unknown outcome
 	followed       bool      // News is to say that it holds
 	at             time.Time // when it is to be looked at, if somebody waits for it

@@ -86,6 +86,64 @@ func aTryNotRepeated(t *testing.T, srv *redistest.Server, cluster bool) {
 	}
 }
 
+// unread is a connection that does not read the answer to the first call that has mark in it, until
+// read is closed.
+type unread struct {
+	net.Conn
+	mark string
+	done *atomic.Bool
+	sent chan struct{} // closed when that call was written
+	read chan struct{}
+	mine atomic.Bool
+}
+
+func (u *unread) Write(b []byte) (int, error) {
+	n, err := u.Conn.Write(b)
+	if bytes.Contains(b, []byte(u.mark)) && !u.done.Swap(true) {
+		u.mine.Store(true)
+		close(u.sent)
+	}
+	return n, err
+}
+
+func (u *unread) Read(b []byte) (int, error) {
+	n, err := u.Conn.Read(b)
+	if u.mine.Load() {
+		<-u.read
+	}
+	return n, err
+}
+
+// A Try was answered "taken", so the lease forgot its claim. An earlier try, of unknown outcome to
+// its caller, begins while the claim ID is given up: after the server has answered the Release,
+// before its caller has read that.
+func TestAClaimThatBeginsWhileItIsGivenUpDoesNotEnter(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	done, sent, read := new(atomic.Bool), make(chan struct{}), make(chan struct{})
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := net.Dial(network, addr)
+		return &unread{Conn: c, mark: "the-claim", done: done, sent: sent, read: read}, err
+	}
+	s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}}.Through(dial))
+	defer s.Close()
+	l := grant(t, s, time.Minute)
+	released := make(chan error, 1)
+	go func() { released <- l.Release(t.Context(), driver.Place{Name: "n", ID: "the-claim"}) }()
+	<-sent
+	_, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: "the-claim", Try: true})
+	if !errors.Is(err, driver.ErrGone) {
+		t.Errorf("a Claim of an ID that is given up = %v, want driver.ErrGone", err)
+	}
+	close(read)
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	if ln, err := s.Line(t.Context(), "n"); err != nil || ln.Holder != nil {
+		t.Errorf("the line = %+v, %v, want it empty: a claim stands for nobody", ln.Holder, err)
+	}
+}
+
 // Names, IDs and values may be anything.
 func TestOddNames(t *testing.T) {
 	t.Parallel()

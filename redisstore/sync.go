@@ -125,7 +125,7 @@ func (l *lease) knownLocked() map[string]known {
 		}
 		all[id] = known{
 			entered: c.entered, settled: c.entered && c.entering == 0, held: c.held, token: c.token,
-			ending: c.leaving > 0 || others > 0, // by giving it up, or by another Claim on its seat
+			ending: l.releasing[id] > 0 || others > 0, // by giving it up, or by another Claim on its seat
 		}
 	}
 	return all

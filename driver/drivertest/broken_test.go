@@ -44,6 +44,8 @@ var breaks = []broken{
 		lease: func(l driver.Lease) driver.Lease { return &byName{Lease: l, places: map[string]driver.Place{}} }},
 	{name: "lets stragglers in", clause: "a claim ID that was released does not enter afterwards",
 		lease: func(l driver.Lease) driver.Lease { return stragglers{l} }},
+	{name: "lets in who begins meanwhile", clause: "a claim that begins while its ID is given up does not enter",
+		lease: func(l driver.Lease) driver.Lease { return entersMeanwhile{l} }},
 	{name: "lets stragglers push", clause: "a claim ID that was released does not push out the claim that stands now",
 		lease: func(l driver.Lease) driver.Lease { return pushes{&byName{Lease: l, places: map[string]driver.Place{}}} }},
 	{name: "leaves ghosts", clause: "what is repeated under one claim ID until it is final leaves nothing behind",
@@ -269,6 +271,17 @@ func (l stragglers) Claim(ctx context.Context, claims ...driver.Claim) ([]driver
 	}
 	claims[0].ID += "again"
 	return l.Lease.Claim(ctx, claims...)
+}
+
+// entersMeanwhile enters a claim as if its call had begun during the Release.
+type entersMeanwhile struct{ driver.Lease }
+
+func (l entersMeanwhile) Release(ctx context.Context, places ...driver.Place) error {
+	err := l.Lease.Release(ctx, places...)
+	for _, p := range places {
+		_, _ = l.Lease.Claim(ctx, driver.Claim{Name: p.Name, ID: p.ID + "again"})
+	}
+	return err
 }
 
 type pushes struct{ *byName }

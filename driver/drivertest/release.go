@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ var releaseClauses = []Clause{
 	{Name: "a claim ID that was released does not enter afterwards", Check: released},
 	{Name: "a claim ID that was released does not push out the claim that stands now", Check: releasedPushes},
 	{Name: "a claim that was given up on its way and released does not enter later", Check: straggler},
+	{Name: "a claim that begins while its ID is given up does not enter", Check: givenUpMeanwhile},
 }
 
 func releaseFrees(t *testing.T, h Harness) {
@@ -186,6 +188,31 @@ func straggler(t *testing.T, h Harness) {
 			if ln := line(t, s, name); ln.Holder != nil {
 				t.Fatalf("line = %+v, want it empty after the Release", ln)
 			}
+		}
+	}
+}
+
+// givenUpMeanwhile is a straggler that begins during the Release. Neither knows of an earlier
+// Claim: a store that forgets a try which found its name taken does not either.
+func givenUpMeanwhile(t *testing.T, h Harness) {
+	s := open(t, h)
+	l := grant(t, s, "a")
+	var both sync.WaitGroup
+	var names []string
+	for range 50 {
+		c := driver.Claim{Name: unique(), ID: unique(), Try: true}
+		names = append(names, c.Name)
+		both.Go(func() {
+			if err := l.Release(soon(t), driver.Place{Name: c.Name, ID: c.ID}); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		})
+		both.Go(func() { _, _ = l.Claim(soon(t), c) })
+		both.Wait()
+	}
+	for _, name := range names {
+		if ln := line(t, s, name); ln.Holder != nil {
+			t.Fatalf("line = %+v, want it empty after the Release", ln)
 		}
 	}
 }
