@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -156,14 +157,10 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 	if _, err := os.Stat(signal); primary && err == nil {
 		return unfit("%s is there: this was not the primary when it ended", signal)
 	}
-	if primary {
-		if _, err := s.writeAutoConf(nil, setting{syncSSN, sync.String()}); err != nil {
-			return fmt.Errorf("%s: %w", autoConf, err)
-		}
-	} else {
-		if _, err := s.writeAutoConf([]string{syncSSN}); err != nil {
-			return fmt.Errorf("%s: %w", autoConf, err)
-		}
+	if err := s.handOver(sync); err != nil {
+		return err
+	}
+	if !primary {
 		if err := durable.Replace(signal, nil); err != nil {
 			return err
 		}
@@ -198,4 +195,27 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 		case <-time.After(10 * poll):
 		}
 	}
+}
+
+// handOver moves what memberConf says to autoConf, where a person can change it by ALTER SYSTEM.
+// sync is as in [Detach]. No server may run.
+func (d *directory) handOver(sync *Sync) error {
+	set, err := d.memberSettings() // none where this is repeated
+	if err != nil {
+		return err
+	}
+	set = slices.DeleteFunc(set, func(one setting) bool { return one.name == syncSSN })
+	if sync != nil {
+		set = append(set, setting{syncSSN, sync.String()})
+	}
+	if err := d.writeAutoConf([]string{syncSSN}, set...); err != nil {
+		return err
+	}
+	if err := d.include(includeUser); err != nil {
+		return fmt.Errorf("%s: %w", mainConf, err)
+	}
+	if err := os.Remove(d.path(memberConf)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return durable.SyncDir(d.data)
 }

@@ -16,16 +16,23 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
 )
 
-// What stands in postgresql.auto.conf, and nobody but us may set.
+// What stands in memberConf, and nobody but us may set.
 const (
 	conninfo = "primary_conninfo"
 	slotName = "primary_slot_name"
 	syncSSN  = "synchronous_standby_names"
 )
 
+var memberNames = []string{conninfo, slotName, syncSSN}
+
+// The files of settings in the data directory, each stronger than those before it. memberConf is
+// ours alone because ALTER SYSTEM, of whatever setting, reads autoConf and writes it anew a moment
+// later: lines of ours that changed in between would be the former ones again.
 const (
-	autoConf = "postgresql.auto.conf"
-	userConf = "primacy.conf"
+	mainConf   = "postgresql.conf"
+	userConf   = "primacy.conf"
+	memberConf = "primacy.member.conf"
+	autoConf   = "postgresql.auto.conf"
 )
 
 // setting is a line of a file of settings.
@@ -205,7 +212,7 @@ func checkParameter(name, value string) error {
 	return nil
 }
 
-// writeUserConf writes the user's parameters, and has postgresql.conf include them.
+// writeUserConf writes the user's parameters.
 func (d *directory) writeUserConf(parameters map[string]string) error {
 	var b bytes.Buffer
 	b.WriteString("# Written by primacy: change the cluster's configuration instead.\n")
@@ -218,42 +225,98 @@ func (d *directory) writeUserConf(parameters map[string]string) error {
 	fmt.Fprintf(&b, "%s = '%s'\n", loadedMark, markOf(parameters))
 	d.files.Lock()
 	defer d.files.Unlock()
-	if err := durable.Replace(d.path(userConf), b.Bytes()); err != nil {
-		return err
-	}
-	main := d.path("postgresql.conf")
-	text, err := os.ReadFile(main)
+	return durable.Replace(d.path(userConf), b.Bytes())
+}
+
+// Where memberConf is missing a server does not start, and a running one keeps what it has: without
+// it commits would wait for nobody.
+const (
+	includeUser   = "include_if_exists = '" + userConf + "'"
+	includeMember = "include = '" + memberConf + "'"
+)
+
+// include has postgresql.conf end with these of our lines, and have no other of them: the last line
+// of a setting counts.
+func (d *directory) include(ours ...string) error {
+	d.files.Lock()
+	defer d.files.Unlock()
+	text, err := os.ReadFile(d.path(mainConf))
 	if err != nil {
 		return err
 	}
-	const include = "include_if_exists = '" + userConf + "'"
 	var next strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if strings.TrimSpace(line) != include {
+		if is := strings.TrimSpace(line); is != includeUser && is != includeMember {
 			next.WriteString(strings.TrimSuffix(line, "\n") + "\n")
 		}
 	}
-	next.WriteString(include + "\n") // the last line of a setting counts
+	for _, line := range ours {
+		next.WriteString(line + "\n")
+	}
 	if next.String() == string(text) {
 		return nil
 	}
-	return durable.Replace(main, []byte(next.String()))
+	return durable.Replace(d.path(mainConf), []byte(next.String()))
 }
 
-// writeAutoConf sets these in postgresql.auto.conf, removes what it sets of the names in drop, and
-// keeps all other lines. It says whether that changed anything.
-func (d *directory) writeAutoConf(drop []string, set ...setting) (changed bool, err error) {
+// writeMember sets these in memberConf, and removes them from autoConf, where somebody may have set
+// them by ALTER SYSTEM. It says whether that changed anything.
+func (d *directory) writeMember(set ...setting) (changed bool, err error) {
 	d.files.Lock()
 	defer d.files.Unlock()
-	text, err := os.ReadFile(d.path(autoConf))
+	changed, err = d.rewriteLocked(memberConf, nil, set...)
+	if err != nil {
+		return changed, fmt.Errorf("%s: %w", memberConf, err)
+	}
+	var names []string
+	for _, one := range set {
+		names = append(names, one.name)
+	}
+	override, err := d.rewriteLocked(autoConf, names)
+	if err != nil {
+		return changed, fmt.Errorf("%s: %w", autoConf, err)
+	}
+	return changed || override, nil
+}
+
+// writeAutoConf sets these in autoConf, and removes what it sets of the names in drop. No server may
+// run: see memberConf.
+func (d *directory) writeAutoConf(drop []string, set ...setting) error {
+	d.files.Lock()
+	defer d.files.Unlock()
+	if _, err := d.rewriteLocked(autoConf, drop, set...); err != nil {
+		return fmt.Errorf("%s: %w", autoConf, err)
+	}
+	return nil
+}
+
+// rewriteLocked sets these in a file of settings, removes what it sets of the names in drop, and
+// keeps all other lines. It says whether that changed anything. The caller holds files.
+func (d *directory) rewriteLocked(file string, drop []string, set ...setting) (changed bool, err error) {
+	text, err := os.ReadFile(d.path(file))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	next := withSettings(string(text), drop, set)
-	if err == nil && next == string(text) {
+	if next == string(text) && (err == nil || next == "") {
 		return false, durable.SyncDir(d.data) // it may have been replaced and not be on disk yet
 	}
-	return true, durable.Replace(d.path(autoConf), []byte(next))
+	return true, durable.Replace(d.path(file), []byte(next))
+}
+
+// memberSettings returns what memberConf says; nothing where there is none.
+func (d *directory) memberSettings() (all []setting, err error) {
+	text, err := os.ReadFile(d.path(memberConf))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " = ")
+		if ok && slices.Contains(memberNames, name) {
+			all = append(all, setting{name, unquoteSetting(value)})
+		}
+	}
+	return all, nil
 }
 
 var settingLine = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_$.]*)`)
@@ -283,3 +346,10 @@ var settingEscapes = strings.NewReplacer(`'`, `''`, `\`, `\\`)
 
 // quoteSetting quotes a value for a file of settings.
 func quoteSetting(v string) string { return "'" + settingEscapes.Replace(v) + "'" }
+
+var settingLiterals = strings.NewReplacer(`''`, `'`, `\\`, `\`)
+
+// unquoteSetting is the value that quoteSetting has quoted.
+func unquoteSetting(v string) string {
+	return settingLiterals.Replace(strings.TrimSuffix(strings.TrimPrefix(v, "'"), "'"))
+}

@@ -121,8 +121,8 @@ func (s *Server) SetSync(ctx context.Context, y Sync) error {
 }
 
 func (s *Server) load(ctx context.Context, y Sync) error {
-	if _, err := s.writeAutoConf(nil, setting{syncSSN, y.String()}); err != nil {
-		return fmt.Errorf("%s: %w", autoConf, err)
+	if _, err := s.writeMember(setting{syncSSN, y.String()}); err != nil {
+		return err
 	}
 	if err := s.reload(ctx); err != nil {
 		return err
