@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
@@ -141,7 +142,7 @@ func TestReapLeavesTheCommands(t *testing.T) {
 	}
 	s.commandGone(pid)
 	other := newChild(t, "exit 7")
-	eventually(t, "the other's end", func() bool { s.reapDead(); _, ok := readStat(other); return !ok })
+	eventually(t, "the other's end", func() bool { s.reapDead(); _, ok := procfs.Look(other); return !ok })
 }
 
 // The kernel gives the process ID of a child that has ended to another process. If that is an
@@ -153,16 +154,16 @@ func TestARecycledProcessIDIsNotSpared(t *testing.T) {
 		send(t, unix.SIGKILL, pid)
 		_, _ = syscall.Wait4(pid, nil, 0, nil)
 	}()
-	st, ok := readStat(pid)
+	st, ok := procfs.Look(pid)
 	if !ok {
 		t.Fatal("the child is gone")
 	}
-	for start, spared := range map[string]bool{st.start: true, "1": false} {
+	for start, spared := range map[string]bool{st.Start: true, "1": false} {
 		s.mu.Lock()
 		s.spared[pid] = child{start, true}
 		s.mu.Unlock()
 		if found := len(s.descendantsToKill(os.Getpid(), snapshot)) > 0; found == spared {
-			t.Errorf("a child that began at %s, noted as %s: to be killed %v", st.start, start, found)
+			t.Errorf("a child that began at %s, noted as %s: to be killed %v", st.Start, start, found)
 		}
 	}
 }
@@ -180,8 +181,8 @@ func TestASignalMeetsTheProcessThatWasFound(t *testing.T) {
 	descendant{pid, another}.signal(another, unix.SIGKILL)
 	descendant{pid, another}.signal(os.Getpid(), unix.SIGSTOP) // it is an orphan, and ours by now
 	eventually(t, "the second signal, or the first", func() bool {
-		st, ok := readStat(pid)
-		return !ok || st.state == 'T' || st.state == 'Z'
+		st, ok := procfs.Look(pid)
+		return !ok || st.State == 'T' || st.State == 'Z'
 	})
 	if isDead(pid) {
 		t.Error("a process with another parent got the signal")

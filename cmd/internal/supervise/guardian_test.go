@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
@@ -148,7 +149,7 @@ func (f *family) wantNobodyLeft(t *testing.T) {
 		gone := true
 		for _, pid := range f.all { // all: the end of a namespace waits until its other zombies are reaped
 			_, _ = syscall.Wait4(pid, nil, unix.WNOHANG, nil)
-			_, there := readStat(pid)
+			_, there := procfs.Look(pid)
 			gone = gone && !there
 		}
 		return gone
@@ -183,7 +184,7 @@ func awaitFrozen(t *testing.T, pids ...int) {
 			threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 			for _, thread := range threads {
 				id, _ := strconv.Atoi(filepath.Base(thread))
-				if s, ok := readStat(id); ok && s.state != 'T' { // a thread has a folder of its own in /proc
+				if s, ok := procfs.Look(id); ok && s.State != 'T' { // a thread has a folder of its own in /proc
 					return false
 				}
 			}
@@ -318,8 +319,8 @@ func TestAFrozenGuardianWakesAndGoesOn(t *testing.T) {
 		p.Extend(boottime.Now() + 10*time.Second)
 	}
 	eventually(t, "a guardian that runs", func() bool {
-		s, ok := readStat(p.guardian.Process.Pid)
-		return ok && s.state != 'T'
+		s, ok := procfs.Look(p.guardian.Process.Pid)
+		return ok && s.State != 'T'
 	})
 	p.Stop(time.Second)
 	if got, want := withoutOverrun(p.Wait()), (Status{Code: 143, Cause: CauseStopped}); got != want {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
@@ -223,12 +224,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func whoIsThere(pid int) string {
 	var b strings.Builder
 	for _, m := range descendants(pid, snapshot(), nil) {
-		s, _ := readStat(m.pid)
+		s, _ := procfs.Look(m.pid)
 		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", m.pid))
 		where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", m.pid))
 		group, _ := unix.Getpgid(m.pid)
 		fmt.Fprintf(&b, "\n%d parent %d group %d state %c in %s: %.80q",
-			m.pid, s.parent, group, max(s.state, ' '), where, args)
+			m.pid, s.Parent, group, max(s.State, ' '), where, args)
 	}
 	return b.String()
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
@@ -114,16 +115,16 @@ func (s *Supervisor) addLocked(pid int, byStartOther bool) {
 			delete(s.spared, old)
 		}
 	}
-	if st, ok := readStat(pid); ok {
-		s.spared[pid] = child{st.start, byStartOther}
+	if st, ok := procfs.Look(pid); ok {
+		s.spared[pid] = child{st.Start, byStartOther}
 	}
 }
 
 // isSparedLocked says whether the process with this pid exists and is in spared.
 func (s *Supervisor) isSparedLocked(pid int) bool {
 	c, spared := s.spared[pid]
-	st, alive := readStat(pid)
-	return spared && alive && st.start == c.start
+	st, alive := procfs.Look(pid)
+	return spared && alive && st.Start == c.start
 }
 
 // commandStarted keeps reapDead from reaping the command. A watcher calls it when its guardian has
@@ -219,9 +220,9 @@ func (s *Supervisor) reapDead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, pid := range newChildLister()(os.Getpid()) {
-		st, ok := readStat(pid)
+		st, ok := procfs.Look(pid)
 		c, spared := s.spared[pid]
-		if !ok || st.state != 'Z' || s.commands[pid] || spared && c.byStartOther && c.start == st.start {
+		if !ok || st.State != 'Z' || s.commands[pid] || spared && c.byStartOther && c.start == st.Start {
 			continue
 		}
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)

@@ -4,6 +4,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
 // terminal is the controlling terminal on a command's standard input. Only the foreground group may
@@ -88,11 +90,11 @@ func inOrphanedGroup() bool {
 		if pgid != group {
 			return false
 		}
-		s, ok := readStat(pid)
+		s, ok := procfs.Look(pid)
 		if !ok {
 			return true
 		}
-		pid = s.parent
+		pid = s.Parent
 	}
 	return true
 }

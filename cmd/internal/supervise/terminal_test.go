@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
@@ -133,7 +134,7 @@ const reads = `trap 'echo int-$((40+2)); exit 3' INT; echo up-$((40+2))
 	while :; do read line && echo "line:$line"; done`
 
 func inState(pid int, state byte) func() bool {
-	return func() bool { s, ok := readStat(pid); return ok && s.state == state }
+	return func() bool { s, ok := procfs.Look(pid); return ok && s.State == state }
 }
 
 // A script without job control: it depends on the terminal being given back.
@@ -165,8 +166,8 @@ func TestTerminalAfterKills(t *testing.T) {
 			s.see(t, "up-42")
 			guardian, victim := awaitStart(t, s.report)
 			if who == "supervisor" {
-				st, _ := readStat(guardian)
-				victim = st.parent
+				st, _ := procfs.Look(guardian)
+				victim = st.Parent
 			}
 			send(t, unix.SIGKILL, victim)
 			s.see(t, "status:137")
@@ -193,12 +194,12 @@ func TestJobControl(t *testing.T) {
 			s.press(t, line+"\n")
 			s.see(t, "up-42")
 			guardian, pid := awaitStart(t, s.report)
-			supervisor, _ := readStat(guardian)
+			supervisor, _ := procfs.Look(guardian)
 			for range 3 {
 				s.press(t, "\x1a")
 				s.see(t, "ready> ")
 				eventually(t, "a stopped command", inState(pid, 'T'))
-				eventually(t, "a stopped supervisor", inState(supervisor.parent, 'T'))
+				eventually(t, "a stopped supervisor", inState(supervisor.Parent, 'T'))
 				s.press(t, "fg\n")
 				eventually(t, "the command in front", func() bool { return s.front(t) == pid })
 				s.press(t, "again\n")

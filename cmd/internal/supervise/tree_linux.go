@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
 // childLister returns the process IDs of a process's children.
@@ -43,46 +45,16 @@ func childrenOfThreads(pid int) []int {
 // snapshot looks at every process of the machine once and returns a lister that answers from that.
 func snapshot() childLister {
 	of := map[int][]int{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if s, ok := readStat(pid); ok {
-			of[s.parent] = append(of[s.parent], pid)
-		}
+	for _, p := range procfs.All() {
+		of[p.Parent] = append(of[p.Parent], p.PID)
 	}
 	return func(pid int) []int { return of[pid] }
 }
 
-// procStat is what this package uses of /proc/<pid>/stat.
-type procStat struct {
-	state  byte
-	parent int
-	start  string // in clock ticks after boot: pid and start together name one process, for all time
-}
-
-// readStat returns false if there is no such process.
-func readStat(pid int) (procStat, bool) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return procStat{}, false
-	}
-	// The name in parentheses may hold anything, also spaces and parentheses: count from the last
-	// one.
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 20 {
-		return procStat{}, false
-	}
-	parent, err := strconv.Atoi(string(fields[1]))
-	return procStat{state: fields[0][0], parent: parent, start: string(fields[19])}, err == nil
-}
-
 // isDead says whether a process is a zombie, or gone.
 func isDead(pid int) bool {
-	s, ok := readStat(pid)
-	return !ok || s.state == 'Z' || s.state == 'X'
+	p, ok := procfs.Look(pid)
+	return !ok || p.Dead()
 }
 
 // descendant is a process below another one, and its parent at the time it was found.
@@ -121,7 +93,7 @@ func (d descendant) signal(newParent int, sig unix.Signal) {
 		return
 	}
 	defer unix.Close(fd)
-	if s, ok := readStat(d.pid); ok && (s.parent == d.parent || s.parent == newParent) {
+	if s, ok := procfs.Look(d.pid); ok && (s.Parent == d.parent || s.Parent == newParent) {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
@@ -78,8 +79,8 @@ func (w *watcher) killForGuardian() {
 		for _, d := range descendants(guardian, newChildLister(), nil) {
 			d.signal(guardian, unix.SIGKILL)
 		}
-		s, ok := readStat(guardian)
-		if !ok || s.state == 'T' || s.state == 't' || boottime.Now() > since+lateReportLimit {
+		s, ok := procfs.Look(guardian)
+		if !ok || s.State == 'T' || s.State == 't' || boottime.Now() > since+lateReportLimit {
 			return
 		}
 		w.readReports()

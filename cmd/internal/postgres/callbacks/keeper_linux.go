@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
 // KeeperArg is the first argument of a keeper. The program calls [KeeperMain] then, before anything
@@ -181,18 +183,9 @@ func describe(how unix.WaitStatus) string {
 
 // kill kills all children. Their children become ours, and are killed next.
 func (k *keeper) kill() {
-	self := strconv.Itoa(os.Getpid())
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, _ := os.ReadFile("/proc/" + e.Name() + "/stat")
-		// The name is in parentheses and may hold any byte.
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(fields) > 1 && fields[1] == self {
-			_ = unix.Kill(pid, unix.SIGKILL)
+	for _, p := range procfs.All() {
+		if p.Parent == os.Getpid() {
+			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
 	}
 }

@@ -1,17 +1,17 @@
 package pgdemo
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
 // Adopt makes this process the parent of everything below it that loses its own: so [Tree] of this
@@ -21,84 +21,43 @@ func Adopt() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) 
 // Reap buries what was adopted and has died: PostgreSQL takes a dead process that nobody has buried
 // for one that runs. It leaves those to their owner that mine names.
 func Reap(mine func(pid int) bool) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || mine(pid) {
-			continue
-		}
-		if f := stat(pid); f != nil && f[0][0] == 'Z' && string(f[1]) == strconv.Itoa(os.Getpid()) {
-			_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+	for _, p := range procfs.All() {
+		if p.Dead() && p.Parent == os.Getpid() && !mine(p.PID) {
+			_, _ = syscall.Wait4(p.PID, nil, syscall.WNOHANG, nil)
 		}
 	}
 }
 
-// stat returns the fields after the name: state, parent, …; nil if there is no such process.
-func stat(pid int) [][]byte {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil
-	}
-	// The name is in parentheses and may hold any byte.
-	if f := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]); len(f) >= 20 {
-		return f
-	}
-	return nil
-}
-
-// process is one that lives. A number is given to others later; number and start are not.
-type process struct {
-	pid, parent int
-	start       string
-	stopped     bool
-}
-
-func processes() (all []process) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			if p, ok := look(pid); ok {
-				all = append(all, p)
-			}
-		}
-	}
-	return all
-}
-
-func look(pid int) (process, bool) {
-	f := stat(pid)
-	if f == nil || f[0][0] == 'Z' || f[0][0] == 'X' {
-		return process{}, false
-	}
-	parent, err := strconv.Atoi(string(f[1]))
-	return process{pid, parent, string(f[19]), f[0][0] == 'T'}, err == nil
-}
+// process is one that lives.
+type process struct{ procfs.Process }
 
 // tree returns the process and all below it; without it if it is this very process.
 func tree(root int) (all []process) {
 	of := map[int][]process{}
-	for _, p := range processes() {
-		of[p.parent] = append(of[p.parent], p)
+	for _, p := range procfs.All() {
+		if !p.Dead() {
+			of[p.Parent] = append(of[p.Parent], process{p})
+		}
 	}
-	if p, ok := look(root); ok && root != os.Getpid() {
-		all = append(all, p)
+	if p, ok := procfs.Look(root); ok && !p.Dead() && root != os.Getpid() {
+		all = append(all, process{p})
 	}
 	for next := of[root]; len(next) > 0; {
 		p := next[0]
-		all, next = append(all, p), append(next[1:], of[p.pid]...)
+		all, next = append(all, p), append(next[1:], of[p.PID]...)
 	}
 	return all
 }
 
 // signal sends it to that process, and to nobody who got its number later.
 func (p process) signal(sig syscall.Signal) bool {
-	handle, err := os.FindProcess(p.pid)
+	handle, err := os.FindProcess(p.PID)
 	if err != nil {
 		return false
 	}
 	defer func() { _ = handle.Release() }()
-	now, ok := look(p.pid)
-	return ok && now.start == p.start && handle.Signal(sig) == nil
+	now, ok := procfs.Look(p.PID)
+	return ok && !now.Dead() && now.Start == p.Start && handle.Signal(sig) == nil
 }
 
 // Tree is a process and all below it.
@@ -115,7 +74,7 @@ func (t Tree) freeze() []process {
 	for try := 0; ; try++ {
 		all, news := tree(t.root), 0
 		for _, p := range all {
-			if !p.stopped && p.signal(syscall.SIGSTOP) {
+			if p.State != 'T' && p.signal(syscall.SIGSTOP) {
 				news++
 			}
 		}
@@ -138,7 +97,7 @@ func (t Tree) Hold(ctx context.Context) {
 // Thaw lets the tree go on, and returns how many processes were still suspended.
 func (t Tree) Thaw() (suspended int) {
 	for _, p := range tree(t.root) {
-		if p.stopped && p.signal(syscall.SIGCONT) {
+		if p.State == 'T' && p.signal(syscall.SIGCONT) {
 			suspended++
 		}
 	}
@@ -163,7 +122,7 @@ func Sweep(limit time.Duration, m *Memory) bool {
 	for empty := 0; ; time.Sleep(10 * time.Millisecond) {
 		all := t.freeze()
 		for _, p := range all {
-			m.noteFiles(p.pid)
+			m.noteFiles(p.PID)
 		}
 		for _, p := range all {
 			p.signal(syscall.SIGKILL)

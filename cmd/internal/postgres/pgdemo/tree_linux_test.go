@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
 const limit = time.Minute
@@ -43,8 +45,8 @@ func family(t *testing.T) (root *exec.Cmd, all []int) {
 }
 
 func stateOf(pid int) string {
-	if f := stat(pid); f != nil {
-		return string(f[0])
+	if p, ok := procfs.Look(pid); ok {
+		return string(p.State)
 	}
 	return ""
 }
@@ -61,7 +63,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // sleepers returns how many in the tree run sleep.
 func sleepers(root int) (n int) {
 	for _, p := range tree(root) {
-		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.pid)); string(name) == "sleep\n" {
+		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID)); string(name) == "sleep\n" {
 			n++
 		}
 	}
@@ -107,7 +109,7 @@ func TestWhatAKilledProcessLeavesIsSweptAndBuried(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = root.Wait()
-	eventually(t, "its children are ours", func() bool { return string(stat(all[1])[1]) == strconv.Itoa(os.Getpid()) })
+	eventually(t, "its children are ours", func() bool { p, _ := procfs.Look(all[1]); return p.Parent == os.Getpid() })
 	if !Sweep(limit, NewMemory()) {
 		t.Error("something is left")
 	}
@@ -125,12 +127,12 @@ func TestWhatAKilledProcessLeavesIsSweptAndBuried(t *testing.T) {
 // A process that got the number of a dead one is not signalled.
 func TestANumberThatWasGivenAgainIsNotSignalled(t *testing.T) {
 	root, _ := family(t)
-	p, ok := look(root.Process.Pid)
+	p, ok := procfs.Look(root.Process.Pid)
 	if !ok {
 		t.Fatal("it does not live")
 	}
-	p.start += "0"
-	if p.signal(syscall.SIGKILL) {
+	p.Start += "0"
+	if (process{p}).signal(syscall.SIGKILL) {
 		t.Error("signalled")
 	}
 }

@@ -1,12 +1,13 @@
 package server
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
 // process is what /proc tells of one.
@@ -23,12 +24,12 @@ func (d *directory) processes() (all []process) {
 	if err != nil {
 		return nil
 	}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && worksIn(pid, data) {
-			if p, ok := look(pid); ok {
-				all = append(all, p)
-			}
+	for _, pid := range procfs.PIDs() {
+		if !worksIn(pid, data) {
+			continue
+		}
+		if p, ok := look(pid); ok {
+			all = append(all, p)
 		}
 	}
 	return all
@@ -48,22 +49,12 @@ func worksIn(pid int, data os.FileInfo) bool {
 
 // look reads what a process is called and who started it.
 func look(pid int) (process, bool) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
-	if err != nil {
+	is, ok := procfs.Look(pid)
+	if !ok || is.Dead() {
 		return process{}, false
 	}
-	// The name is in parentheses and may hold any byte.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 2 || fields[0] == "Z" || fields[0] == "X" {
-		return process{}, false
-	}
-	parent, err := strconv.Atoi(fields[1])
-	if err != nil {
-		return process{}, false
-	}
-	p := process{pid: pid, parent: parent}
-	cmdline, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+	p := process{pid: pid, parent: is.Parent}
+	cmdline, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if title, ok := strings.CutPrefix(strings.TrimRight(string(cmdline), "\x00 "), "postgres: "); ok {
 		p.title = title
 	}
