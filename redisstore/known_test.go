@@ -24,7 +24,7 @@ func TestKnownOfManyClaims(t *testing.T) {
 // The owner itself ends a claim that it gives up, or on whose seat it has another Claim under way:
 // one of its own, under way once more, ends nothing.
 func TestWhatTheOwnerEnds(t *testing.T) {
-	l := &lease{claims: map[string]*ownClaim{}}
+	l := &lease{claims: map[string]*ownClaim{}, releasing: map[string]int{}}
 	add := func(id, name, seat string, entering, leaving int) {
 		l.claims[id] = &ownClaim{l: l, id: id, name: name, seat: seat, entered: true, entering: entering}
 		l.releasing[id] = leaving

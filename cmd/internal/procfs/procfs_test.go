@@ -11,8 +11,8 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
-// TestANameOfAnyBytes: a program whose name looks like the fields after it has the parent, the state
-// and the start that it has, while it lives, and when it is dead and nobody has reaped it.
+// TestANameOfAnyBytes: a program whose name looks like the fields after it is read like any other,
+// while it lives, and when it is dead and nobody has reaped it.
 func TestANameOfAnyBytes(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("it needs /proc")

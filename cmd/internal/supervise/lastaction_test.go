@@ -24,6 +24,7 @@ type testAction struct {
 	File  string // it writes here "gone NS", "variables N", "over NS"
 	Panic bool
 	Hang  time.Duration // it takes so long, whatever the context says
+	Wait  bool          // it takes as long as it may
 	Say   string
 }
 
@@ -42,6 +43,9 @@ func testHandler(ctx context.Context, text []byte, messages io.Writer) {
 	}
 	_, _ = io.WriteString(messages, w.Say)
 	time.Sleep(w.Hang)
+	if w.Wait {
+		<-ctx.Done()
+	}
 	if ctx.Err() != nil {
 		fmt.Fprintf(f, "over %d\n", boottime.Now())
 	}

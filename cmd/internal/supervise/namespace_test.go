@@ -236,8 +236,8 @@ func TestTheLastActionIsolated(t *testing.T) {
 	var file string
 	f := newFamilyOf(t, ttl, func(s *setup) {
 		s.Isolate = true
-		file = withLastAction(t, &s.Command, testAction{Hang: ttl + ttl/4})
-		s.Command.LastAction.Limit = ttl // before Hang is over, so that it writes "over"
+		file = withLastAction(t, &s.Command, testAction{Wait: true})
+		s.Command.LastAction.Limit = ttl + ttl/4 // past the deadline
 	})
 	send(t, unix.SIGKILL, f.supervisor)
 	eventually(t, "the guardian's end", func() bool { return isDead(f.guardian) })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -195,27 +194,4 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 		case <-time.After(10 * poll):
 		}
 	}
-}
-
-// handOver moves what memberConf says to autoConf, where a person can change it by ALTER SYSTEM.
-// sync is as in [Detach]. No server may run.
-func (d *directory) handOver(sync *Sync) error {
-	set, err := d.memberSettings() // none where this is repeated
-	if err != nil {
-		return err
-	}
-	set = slices.DeleteFunc(set, func(one setting) bool { return one.name == syncSSN })
-	if sync != nil {
-		set = append(set, setting{syncSSN, sync.String()})
-	}
-	if err := d.writeAutoConf([]string{syncSSN}, set...); err != nil {
-		return err
-	}
-	if err := d.include(includeUser); err != nil {
-		return fmt.Errorf("%s: %w", mainConf, err)
-	}
-	if err := os.Remove(d.path(memberConf)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return durable.SyncDir(d.data)
 }

@@ -139,7 +139,8 @@ func TestADetachedServerIsAnybodys(t *testing.T) {
 	for _, n := range []*node{a, b} {
 		must(t, "retire", func(ctx context.Context) error { return server.Retire(ctx, n.Server) })
 		n.up()
-		if got := n.sql("SHOW synchronous_standby_names") + n.sql("SHOW primary_conninfo"); got != "ANY 1 (primacy_nobody)" {
+		got := n.sql("SHOW synchronous_standby_names") + n.sql("SHOW primary_conninfo")
+		if got != "ANY 1 (primacy_nobody)" {
 			t.Errorf("%s starts with %s", n.name, got)
 		}
 	}

@@ -279,8 +279,8 @@ func (d *directory) writeMember(set ...setting) (changed bool, err error) {
 	return changed || override, nil
 }
 
-// writeAutoConf sets these in autoConf, and removes what it sets of the names in drop. No server may
-// run: see memberConf.
+// writeAutoConf sets these in autoConf, and removes what it sets of the names in drop. No server
+// may run: see memberConf.
 func (d *directory) writeAutoConf(drop []string, set ...setting) error {
 	d.files.Lock()
 	defer d.files.Unlock()
@@ -317,6 +317,29 @@ func (d *directory) memberSettings() (all []setting, err error) {
 		}
 	}
 	return all, nil
+}
+
+// handOver moves what memberConf says to autoConf, where a person can change it by ALTER SYSTEM.
+// sync is as in [Detach]. No server may run.
+func (d *directory) handOver(sync *Sync) error {
+	set, err := d.memberSettings() // none where this is repeated
+	if err != nil {
+		return err
+	}
+	set = slices.DeleteFunc(set, func(one setting) bool { return one.name == syncSSN })
+	if sync != nil {
+		set = append(set, setting{syncSSN, sync.String()})
+	}
+	if err := d.writeAutoConf([]string{syncSSN}, set...); err != nil {
+		return err
+	}
+	if err := d.include(includeUser); err != nil {
+		return fmt.Errorf("%s: %w", mainConf, err)
+	}
+	if err := os.Remove(d.path(memberConf)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return durable.SyncDir(d.data)
 }
 
 var settingLine = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_$.]*)`)
