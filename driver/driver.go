@@ -113,8 +113,8 @@ type Lease interface {
 
 	// Release gives places up, held or waiting. A place with a token is removed only if it still
 	// has that token; a place without one (its Claim's outcome was unknown) by its claim ID. Once
-	// Release has returned nil, no call of Claim with that ID that is still under way can enter the
-	// line any more. What is gone already is no error. Never by name or identity alone: a late
+	// Release has returned nil, no call of Claim with that ID can enter the line any more, also one
+	// that began during the Release. What is gone already is no error. Never by name or identity alone: a late
 	// Release must not hurt a successor.
 	Release(ctx context.Context, places ...Place) error
 

@@ -99,7 +99,7 @@ func (l *lease) beginClaim(claims []driver.Claim) ([]*ownClaim, error) {
 		return nil, driver.ErrGone
 	}
 	for _, want := range claims {
-		if l.spent.Has(want.ID) || l.releasing[want.ID] > 0 {
+		if l.spent.Has(want.ID) || l.releasing[want.ID] > 0 && l.claims[want.ID] == nil {
 			return nil, fmt.Errorf("claim %s on %s was given up: %w", want.ID, want.Name, driver.ErrGone)
 		}
 	}
@@ -229,8 +229,8 @@ func dropped(p driver.Place, n uint64) []any {
 }
 
 // beginRelease notes that places are being given up, and returns their numbers. These count as
-// settled from now on: a Claim of theirs may not enter any more. Nor may one begin before the
-// release is answered: where the lease does not know the claim, it would have a number of its own,
+// settled from now on: a Claim of theirs may not enter any more. Where the lease does not know the
+// claim, none may begin before the release is answered either: it would have a number of its own,
 // which the release does not forbid, and come to the server after it.
 func (l *lease) beginRelease(places []driver.Place) []uint64 {
 	l.mu.Lock()

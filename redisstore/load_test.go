@@ -307,7 +307,7 @@ func TestAFullServerKeepsItsLeases(t *testing.T) {
 	srv := redistest.Start(t, redistest.Options{})
 	l := grant(t, store(t, srv.Addr()), time.Minute)
 	p := enter(t, l, "n", "1")
-	srv.Do("CONFIG", "SET", "maxmemory", "1mb")
+	srv.Do("CONFIG", "SET", "maxmemory", "1")
 	if err := l.Renew(t.Context()); err != nil {
 		t.Errorf("Renew while memory is full = %v, want nil", err)
 	}

@@ -144,6 +144,32 @@ func TestAClaimThatBeginsWhileItIsGivenUpDoesNotEnter(t *testing.T) {
 	}
 }
 
+// A Claim is repeated while its place is handed over, which then fails: it finds its place.
+func TestAClaimThatIsRepeatedDuringATransferFindsItsPlace(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{})
+	done, sent, read := new(atomic.Bool), make(chan struct{}), make(chan struct{})
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := net.Dial(network, addr)
+		return &unread{Conn: c, mark: "987654321", done: done, sent: sent, read: read}, err
+	}
+	s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}}.Through(dial))
+	defer s.Close()
+	l := grant(t, s, time.Minute)
+	p := enter(t, l, "n", "the-claim")
+	answer := make(chan error, 1)
+	go func() { answer <- l.(driver.Transferer).Transfer(t.Context(), p, 987654321) }()
+	<-sent
+	again, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: p.ID})
+	if err != nil || !again[0].Held || again[0].Token != p.Token {
+		t.Errorf("the repeated Claim = %+v, %v, want the place %+v", again, err, p)
+	}
+	close(read)
+	if err := <-answer; !errors.Is(err, driver.ErrNoSuccessor) {
+		t.Errorf("Transfer = %v", err)
+	}
+}
+
 // Names, IDs and values may be anything.
 func TestOddNames(t *testing.T) {
 	t.Parallel()

@@ -156,10 +156,14 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 	if _, err := os.Stat(signal); primary && err == nil {
 		return unfit("%s is there: this was not the primary when it ended", signal)
 	}
-	if err := s.handOver(sync); err != nil {
-		return err
-	}
-	if !primary {
+	if primary {
+		if _, err := s.writeAutoConf(nil, setting{syncSSN, sync.String()}); err != nil {
+			return fmt.Errorf("%s: %w", autoConf, err)
+		}
+	} else {
+		if _, err := s.writeAutoConf([]string{syncSSN}); err != nil {
+			return fmt.Errorf("%s: %w", autoConf, err)
+		}
 		if err := durable.Replace(signal, nil); err != nil {
 			return err
 		}

@@ -11,22 +11,18 @@
 // # Settings
 //
 //	command line           what protects the data or must match: port, wal_level, restore_command
-//	primacy.member.conf    primary_conninfo, primary_slot_name, synchronous_standby_names
-//	primacy.conf           the user's parameters
+//	postgresql.auto.conf   primary_conninfo, primary_slot_name, synchronous_standby_names
+//	primacy.conf           the user's parameters; postgresql.conf includes it
 //
-// The last lines of postgresql.conf include the two files. ALTER SYSTEM writes a stronger one,
-// postgresql.auto.conf: what sets primary_conninfo and its like there is removed at each start, and
-// at each change of them.
-//
-// A standby that somebody starts by hand with the postgresql.conf of its data directory, or
-// promotes, acknowledges no commit, and follows nobody: so says primacy.member.conf from before
-// each start. A former primary that somebody starts by hand is a primary with the settings that it
-// had: nothing is written when it ends.
+// A standby that somebody starts or promotes by hand acknowledges no commit, and follows nobody: so
+// says postgresql.auto.conf, the strongest file, from before each start. A former primary that
+// somebody starts by hand is a primary with the settings that it had: nothing is written when it
+// ends.
 //
 // # Which file does what
 //
 //	config.go       Config, and what is checked before anything is touched
-//	settings.go     the places above
+//	settings.go     the three places above
 //	parameters.go   the user's parameters, while the server runs
 //	process.go      the processes of the server, from /proc
 //	postmaster.go   start and stop

@@ -105,17 +105,13 @@ func (s *Server) launch(ctx context.Context) (Process, error) {
 	if err := s.writeUserConf(s.parameters()); err != nil {
 		return nil, fmt.Errorf("parameters: %w", err)
 	}
-	nobody := setting{syncSSN, Sync{}.String()}
-	if _, err := s.writeMember(setting{conninfo, ""}, setting{slotName, ""}, nobody); err != nil {
-		return nil, err
-	}
+	nobody := Sync{}.String()
 	// Values by which commits could be lost may stand there too: of ALTER SYSTEM, or of a former
 	// manager.
-	if err := s.writeAutoConf(slices.Collect(maps.Keys(lossy))); err != nil {
-		return nil, err
-	}
-	if err := s.include(includeUser, includeMember); err != nil {
-		return nil, fmt.Errorf("%s: %w", mainConf, err)
+	drop := slices.Collect(maps.Keys(lossy))
+	_, err = s.writeAutoConf(drop, setting{conninfo, ""}, setting{slotName, ""}, setting{syncSSN, nobody})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", autoConf, err)
 	}
 	if err := durable.Replace(s.path("standby.signal"), nil); err != nil {
 		return nil, fmt.Errorf("standby.signal: %w", err)

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,23 +17,16 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
 )
 
-// What stands in memberConf, and nobody but us may set.
+// What stands in postgresql.auto.conf, and nobody but us may set.
 const (
 	conninfo = "primary_conninfo"
 	slotName = "primary_slot_name"
 	syncSSN  = "synchronous_standby_names"
 )
 
-var memberNames = []string{conninfo, slotName, syncSSN}
-
-// The files of settings in the data directory, each stronger than those before it. memberConf is
-// ours alone because ALTER SYSTEM, of whatever setting, reads autoConf and writes it anew a moment
-// later: lines of ours that changed in between would be the former ones again.
 const (
-	mainConf   = "postgresql.conf"
-	userConf   = "primacy.conf"
-	memberConf = "primacy.member.conf"
-	autoConf   = "postgresql.auto.conf"
+	autoConf = "postgresql.auto.conf"
+	userConf = "primacy.conf"
 )
 
 // setting is a line of a file of settings.
@@ -58,6 +52,9 @@ func (s *Server) fixed() []setting {
 	}
 	if s.version.Major < 16 {
 		all = append(all, setting{"promote_trigger_file", ""})
+	}
+	if s.version.Major >= 17 {
+		all = append(all, setting{"allow_alter_system", "on"})
 	}
 	return all
 }
@@ -148,6 +145,7 @@ var owned = map[string]struct{ value, why string }{
 	"hot_standby":              {"on", "a member that takes no SQL cannot say what it has"},
 	"wal_log_hints":            {"on", "pg_rewind needs it"},
 	"restart_after_crash":      {"off", "a server that starts itself anew would be a primary at once"},
+	"allow_alter_system":       {"on", "primacy waits for an ALTER SYSTEM of its own"},
 	"restore_command":          {"", "it brings WAL of a former primary past the point where the next one took over"},
 	"promote_trigger_file":     {"", "a standby could promote itself"},
 	"recovery_target":          {"", "a standby could promote itself"},
@@ -212,7 +210,7 @@ func checkParameter(name, value string) error {
 	return nil
 }
 
-// writeUserConf writes the user's parameters.
+// writeUserConf writes the user's parameters, and has postgresql.conf include them.
 func (d *directory) writeUserConf(parameters map[string]string) error {
 	var b bytes.Buffer
 	b.WriteString("# Written by primacy: change the cluster's configuration instead.\n")
@@ -225,154 +223,95 @@ func (d *directory) writeUserConf(parameters map[string]string) error {
 	fmt.Fprintf(&b, "%s = '%s'\n", loadedMark, markOf(parameters))
 	d.files.Lock()
 	defer d.files.Unlock()
-	return durable.Replace(d.path(userConf), b.Bytes())
-}
-
-// Where memberConf is missing a server does not start, and a running one keeps what it has: without
-// it commits would wait for nobody.
-const (
-	includeUser   = "include_if_exists = '" + userConf + "'"
-	includeMember = "include = '" + memberConf + "'"
-)
-
-// include has postgresql.conf end with these of our lines, and have no other of them: the last line
-// of a setting counts.
-func (d *directory) include(ours ...string) error {
-	d.files.Lock()
-	defer d.files.Unlock()
-	text, err := os.ReadFile(d.path(mainConf))
+	if err := durable.Replace(d.path(userConf), b.Bytes()); err != nil {
+		return err
+	}
+	main := d.path("postgresql.conf")
+	text, err := os.ReadFile(main)
 	if err != nil {
 		return err
 	}
+	const include = "include_if_exists = '" + userConf + "'"
 	var next strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if is := strings.TrimSpace(line); is != includeUser && is != includeMember {
+		if strings.TrimSpace(line) != include {
 			next.WriteString(strings.TrimSuffix(line, "\n") + "\n")
 		}
 	}
-	for _, line := range ours {
-		next.WriteString(line + "\n")
-	}
+	next.WriteString(include + "\n") // the last line of a setting counts
 	if next.String() == string(text) {
 		return nil
 	}
-	return durable.Replace(d.path(mainConf), []byte(next.String()))
+	return durable.Replace(main, []byte(next.String()))
 }
 
-// writeMember sets these in memberConf, and removes them from autoConf, where somebody may have set
-// them by ALTER SYSTEM. It says whether that changed anything.
-func (d *directory) writeMember(set ...setting) (changed bool, err error) {
+// writeAutoConf sets these in postgresql.auto.conf, removes what it sets of the names in drop, and
+// keeps all other lines. It says whether that changed anything.
+func (d *directory) writeAutoConf(drop []string, set ...setting) (changed bool, err error) {
 	d.files.Lock()
 	defer d.files.Unlock()
-	changed, err = d.rewriteLocked(memberConf, nil, set...)
-	if err != nil {
-		return changed, fmt.Errorf("%s: %w", memberConf, err)
-	}
-	var names []string
-	for _, one := range set {
-		names = append(names, one.name)
-	}
-	override, err := d.rewriteLocked(autoConf, names)
-	if err != nil {
-		return changed, fmt.Errorf("%s: %w", autoConf, err)
-	}
-	return changed || override, nil
-}
-
-// writeAutoConf sets these in autoConf, and removes what it sets of the names in drop. No server
-// may run: see memberConf.
-func (d *directory) writeAutoConf(drop []string, set ...setting) error {
-	d.files.Lock()
-	defer d.files.Unlock()
-	if _, err := d.rewriteLocked(autoConf, drop, set...); err != nil {
-		return fmt.Errorf("%s: %w", autoConf, err)
-	}
-	return nil
-}
-
-// rewriteLocked sets these in a file of settings, removes what it sets of the names in drop, and
-// keeps all other lines. It says whether that changed anything. The caller holds files.
-func (d *directory) rewriteLocked(file string, drop []string, set ...setting) (changed bool, err error) {
-	text, err := os.ReadFile(d.path(file))
+	text, err := os.ReadFile(d.path(autoConf))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
 	next := withSettings(string(text), drop, set)
-	if next == string(text) && (err == nil || next == "") {
+	if err == nil && next == string(text) {
 		return false, durable.SyncDir(d.data) // it may have been replaced and not be on disk yet
 	}
-	return true, durable.Replace(d.path(file), []byte(next))
+	return true, durable.Replace(d.path(autoConf), []byte(next))
 }
 
-// memberSettings returns what memberConf says; nothing where there is none.
-func (d *directory) memberSettings() (all []setting, err error) {
-	text, err := os.ReadFile(d.path(memberConf))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+// setForGood has these settings in postgresql.auto.conf when it returns nil, and no ALTER SYSTEM of
+// another setting removes them. ALTER SYSTEM reads the whole file and writes it anew a moment
+// later: one that read before our write brings the former lines back. It holds a lock from its
+// reading to its writing. So once an ALTER SYSTEM of our own has returned, each that read before
+// our write has written too, and each later one reads what we wrote.
+func (s *Server) setForGood(ctx context.Context, set ...setting) error {
+	if _, err := s.writeAutoConf(nil, set...); err != nil { // at once, also where the server takes no SQL yet
+		return fmt.Errorf("%s: %w", autoConf, err)
 	}
-	for line := range strings.Lines(string(text)) {
-		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " = ")
-		if ok && slices.Contains(memberNames, name) {
-			all = append(all, setting{name, unquoteSetting(value)})
+	return s.until(ctx, autoConf+" may change again", func() error {
+		// hot_standby stands on the command line: nobody misses it here.
+		if _, err := s.query(ctx, "ALTER SYSTEM RESET hot_standby"); err != nil {
+			return fmt.Errorf("ALTER SYSTEM: %w", err)
 		}
-	}
-	return all, nil
-}
-
-// handOver moves what memberConf says to autoConf, where a person can change it by ALTER SYSTEM.
-// sync is as in [Detach]. No server may run.
-func (d *directory) handOver(sync *Sync) error {
-	set, err := d.memberSettings() // none where this is repeated
-	if err != nil {
+		changed, err := s.writeAutoConf(nil, set...)
+		if err == nil && changed {
+			err = errors.New("an ALTER SYSTEM brought former lines back")
+		}
 		return err
-	}
-	set = slices.DeleteFunc(set, func(one setting) bool { return one.name == syncSSN })
-	if sync != nil {
-		set = append(set, setting{syncSSN, sync.String()})
-	}
-	if err := d.writeAutoConf([]string{syncSSN}, set...); err != nil {
-		return err
-	}
-	if err := d.include(includeUser); err != nil {
-		return fmt.Errorf("%s: %w", mainConf, err)
-	}
-	if err := os.Remove(d.path(memberConf)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return durable.SyncDir(d.data)
+	})
 }
 
 var settingLine = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_$.]*)`)
 
-// withSettings returns the text of a file of settings in which these are set, at its end, and those
-// of the names in drop are not. The last line of a setting counts, and names are the same in upper
-// and lower case.
+// withSettings returns the text of a file of settings in which these are set, once, and those of
+// the names in drop are not. Names are the same in upper and lower case.
 func withSettings(text string, drop []string, set []setting) string {
-	for _, one := range set {
-		drop = append(drop, one.name)
-	}
 	var b strings.Builder
+	left := slices.Clone(set)
 	for line := range strings.Lines(text) {
-		m := settingLine.FindStringSubmatch(line)
-		if m != nil && slices.ContainsFunc(drop, func(name string) bool { return strings.EqualFold(name, m[1]) }) {
-			continue
+		line = strings.TrimSuffix(line, "\n") + "\n"
+		if i := slices.IndexFunc(left, func(one setting) bool { return line == one.line() }); i >= 0 {
+			left = slices.Delete(left, i, i+1)
+		} else if m := settingLine.FindStringSubmatch(line); m != nil {
+			is := func(name string) bool { return strings.EqualFold(name, m[1]) }
+			if slices.ContainsFunc(drop, is) || slices.ContainsFunc(set, func(one setting) bool { return is(one.name) }) {
+				continue
+			}
 		}
-		b.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+		b.WriteString(line)
 	}
-	for _, one := range set {
-		fmt.Fprintf(&b, "%s = %s\n", one.name, quoteSetting(one.value))
+	for _, one := range left {
+		b.WriteString(one.line())
 	}
 	return b.String()
 }
+
+// line is the setting as ALTER SYSTEM writes it.
+func (one setting) line() string { return one.name + " = " + quoteSetting(one.value) + "\n" }
 
 var settingEscapes = strings.NewReplacer(`'`, `''`, `\`, `\\`)
 
 // quoteSetting quotes a value for a file of settings.
 func quoteSetting(v string) string { return "'" + settingEscapes.Replace(v) + "'" }
-
-var settingLiterals = strings.NewReplacer(`''`, `'`, `\\`, `\`)
-
-// unquoteSetting is the value that quoteSetting has quoted.
-func unquoteSetting(v string) string {
-	return settingLiterals.Replace(strings.TrimSuffix(strings.TrimPrefix(v, "'"), "'"))
-}

@@ -41,9 +41,9 @@ func (s *Server) Follow(ctx context.Context, u Upstream) error {
 		return err
 	}
 	before := s.children()
-	changed, err := s.writeMember(setting{conninfo, text}, setting{slotName, u.Slot})
+	changed, err := s.writeAutoConf(nil, setting{conninfo, text}, setting{slotName, u.Slot})
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", autoConf, err)
 	}
 	if err := s.reload(ctx); err != nil || !changed {
 		return err
@@ -73,7 +73,7 @@ func (s *Server) connection(u Upstream) (string, error) {
 // anything else when a process goes on. After that it was seen to wait in waitRetry. In that state
 // it has ended the walreceiver before, and the next thing that it does is to read the settings.
 func (s *Server) Seal(ctx context.Context) error {
-	if _, err := s.writeMember(setting{conninfo, ""}); err != nil {
+	if err := s.setForGood(ctx, setting{conninfo, ""}); err != nil {
 		return err
 	}
 	if err := s.reload(ctx); err != nil {

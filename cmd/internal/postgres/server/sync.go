@@ -121,7 +121,7 @@ func (s *Server) SetSync(ctx context.Context, y Sync) error {
 }
 
 func (s *Server) load(ctx context.Context, y Sync) error {
-	if _, err := s.writeMember(setting{syncSSN, y.String()}); err != nil {
+	if err := s.setForGood(ctx, setting{syncSSN, y.String()}); err != nil {
 		return err
 	}
 	if err := s.reload(ctx); err != nil {

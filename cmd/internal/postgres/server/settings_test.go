@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
 )
@@ -45,14 +46,41 @@ func (n *node) slowAlterSystem() (finish func()) {
 		if err := errors.Join(err, pipe.Close(), <-done); err != nil {
 			n.t.Fatal(err)
 		}
-		must(n.t, "reload", n.Reload)
-		n.waits("work_mem", func(context.Context) error {
-			if got := n.sql("SHOW work_mem"); got != "8MB" {
-				return fmt.Errorf("work_mem is %s", got)
-			}
-			return nil
-		})
 	}
+}
+
+// waitsForAlterSystem runs f, which must not return before an ALTER SYSTEM that read the file
+// earlier has written it. Then all settings are loaded once more.
+func (n *node) waitsForAlterSystem(f func(context.Context) error) {
+	n.t.Helper()
+	finish, returned := n.slowAlterSystem(), make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		returned <- f(ctx)
+	}()
+	n.waits("it waits for the ALTER SYSTEM", func(context.Context) error {
+		select {
+		case err := <-returned:
+			n.t.Fatalf("it returned %v while an ALTER SYSTEM was about to bring former settings back", err)
+		default:
+		}
+		if got := n.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'AutoFile'"); got == "0" {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	finish()
+	if err := <-returned; err != nil {
+		n.t.Fatal(err)
+	}
+	must(n.t, "reload", n.Reload)
+	n.waits("work_mem", func(context.Context) error {
+		if got := n.sql("SHOW work_mem"); got != "8MB" {
+			return fmt.Errorf("work_mem is %s", got)
+		}
+		return nil
+	})
 }
 
 // ALTER SYSTEM of another setting writes what it read before a standby was dropped.
@@ -61,15 +89,9 @@ func TestAlterSystemBringsNoFormerVotersBack(t *testing.T) {
 	a, _ := pair(t)
 	c := newNode(t, "c").up().follow(a)
 	a.setSync(server.Sync{Names: []string{"b", "c"}, Acks: 1})
-	finish := a.slowAlterSystem()
-	next := server.Sync{Names: []string{"c"}, Acks: 1}
-	must(t, "mark", func(ctx context.Context) (err error) {
-		next.Mark, err = a.Mark(ctx)
-		return err
+	a.waitsForAlterSystem(func(ctx context.Context) error {
+		return a.SetSync(ctx, server.Sync{Names: []string{"c"}, Acks: 1})
 	})
-	a.setSync(next)
-	a.waits("proof", func(ctx context.Context) error { return a.Proven(ctx, next, "b", "c") })
-	finish()
 	must(t, "seal", c.Seal)
 	a.commit("INSERT INTO kept VALUES (1)").waiting(t, a)
 }
@@ -78,9 +100,7 @@ func TestAlterSystemBringsNoFormerVotersBack(t *testing.T) {
 func TestAlterSystemUnsealsNobody(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
-	finish := b.slowAlterSystem()
-	must(t, "seal", b.Seal)
-	finish()
+	b.waitsForAlterSystem(b.Seal)
 	if got := b.sql("SHOW primary_conninfo"); got != "" {
 		t.Errorf("a sealed standby follows %s", got)
 	}
@@ -131,10 +151,6 @@ func TestADetachedServerIsAnybodys(t *testing.T) {
 		}
 		return nil
 	})
-	text, err := os.ReadFile(filepath.Join(a.cfg.Data, "postgresql.conf"))
-	if err != nil || strings.Contains(string(text), "primacy.member.conf") {
-		t.Errorf("%v: postgresql.conf includes what is not there any more", err)
-	}
 	// It can come back.
 	for _, n := range []*node{a, b} {
 		must(t, "retire", func(ctx context.Context) error { return server.Retire(ctx, n.Server) })
@@ -146,21 +162,88 @@ func TestADetachedServerIsAnybodys(t *testing.T) {
 	}
 }
 
-// A person removes the file that says for whom commits wait.
-func TestWithoutItsFileAServerKeepsWhatItHas(t *testing.T) {
+// outcome says whether a commit is acknowledged or waits.
+func (n *node) outcome(text string) (got string) {
+	n.t.Helper()
+	const waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+	already, c := n.sql(waiting), n.commit(text)
+	n.waits("an outcome", func(context.Context) error {
+		select {
+		case err := <-c.err:
+			got = fmt.Sprintf("acknowledged (%v)", err)
+			return nil
+		default:
+		}
+		if n.sql(waiting) == already {
+			return errors.New("neither")
+		}
+		got = "waits"
+		return nil
+	})
+	return got
+}
+
+// Configuration management puts a postgresql.conf of its own in place of the one that is there.
+func TestAnotherMainFileChangesNoVoters(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	must(t, "seal", b.Seal)
-	if err := os.Remove(filepath.Join(a.cfg.Data, "primacy.member.conf")); err != nil {
+	original, err := os.ReadFile(filepath.Join(fresh.dir, "data", "postgresql.conf"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	must(t, "reload", a.Reload)
-	a.waits("the log says so", func(context.Context) error {
-		text, err := os.ReadFile(filepath.Join(a.dir, "log"))
-		if err == nil && !strings.Contains(string(text), "primacy.member.conf") {
-			err = errors.New("no word of it")
+	for _, n := range []*node{a, b} {
+		err := os.WriteFile(filepath.Join(n.cfg.Data, "postgresql.conf"), append(original, "\nwork_mem = '9MB'\n"...), 0o600)
+		if err != nil {
+			t.Fatal(err)
 		}
-		return err
+		must(t, "reload", n.Reload)
+		n.waits("loaded", func(context.Context) error {
+			if got := n.sql("SHOW work_mem"); got != "9MB" {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	if got := a.outcome("INSERT INTO kept VALUES (1)"); got != "waits" {
+		t.Errorf("a commit is %s, and the only standby is sealed", got)
+	}
+	must(t, "seal", b.Seal)
+	must(t, "configure", func(ctx context.Context) error {
+		return a.Configure(ctx, map[string]string{"shared_buffers": "16MB", "work_mem": "5MB"})
 	})
-	a.commit("INSERT INTO kept VALUES (1)").waiting(t, a)
+	a.setSync(server.Sync{Names: []string{"b"}, Acks: 1})
+}
+
+// Debian's pg_ctlcluster starts a server with a postgresql.conf outside its data directory, and
+// systemd does that at each boot where it may: a former primary, and a standby that is promoted
+// afterwards, acknowledge nothing.
+func TestAStartWithAnotherMainFileAcknowledgesNothing(t *testing.T) {
+	t.Parallel()
+	a, b := pair(t)
+	for _, n := range []*node{a, b} {
+		must(t, "stop", func(ctx context.Context) error { return n.Stop(ctx, server.Quit) })
+	}
+	for _, n := range []*node{a, b} {
+		etc := filepath.Join(n.dir, "etc.conf")
+		write(t, etc, "data_directory = '"+n.cfg.Data+"'\nhba_file = '"+n.cfg.Data+"/pg_hba.conf'\n"+
+			"ident_file = '"+n.cfg.Data+"/pg_ident.conf'\nshared_buffers = 16MB\n")
+		cmd := exec.Command(filepath.Join(n.cfg.Bin, "postgres"), "-c", "config_file="+etc, "-p", n.port, "-k", n.dir,
+			"-c", "max_wal_senders=20")
+		cmd.Stdout, cmd.Stderr = n.cfg.Output, n.cfg.Output
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			_ = cmd.Process.Signal(syscall.SIGQUIT)
+			_ = cmd.Wait()
+		}()
+		n.waits("it takes SQL", func(ctx context.Context) error { _, err := n.Position(ctx); return err })
+		if n == b {
+			n.sql("SELECT pg_promote()")
+		}
+		if got := n.outcome("INSERT INTO kept VALUES (1)"); got != "waits" {
+			t.Errorf("%s: a commit is %s", n.name, got)
+		}
+	}
 }
