@@ -295,8 +295,9 @@ func withSettings(text string, drop []string, set []setting) string {
 		if i := slices.IndexFunc(left, func(one setting) bool { return line == one.line() }); i >= 0 {
 			left = slices.Delete(left, i, i+1)
 		} else if m := settingLine.FindStringSubmatch(line); m != nil {
-			is := func(name string) bool { return strings.EqualFold(name, m[1]) }
-			if slices.ContainsFunc(drop, is) || slices.ContainsFunc(set, func(one setting) bool { return is(one.name) }) {
+			drops := func(name string) bool { return strings.EqualFold(name, m[1]) }
+			sets := func(one setting) bool { return drops(one.name) }
+			if slices.ContainsFunc(drop, drops) || slices.ContainsFunc(set, sets) {
 				continue
 			}
 		}

@@ -192,9 +192,9 @@ func TestAnotherMainFileChangesNoVoters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	another := append(original, "\nwork_mem = '9MB'\n"...)
 	for _, n := range []*node{a, b} {
-		err := os.WriteFile(filepath.Join(n.cfg.Data, "postgresql.conf"), append(original, "\nwork_mem = '9MB'\n"...), 0o600)
-		if err != nil {
+		if err := os.WriteFile(filepath.Join(n.cfg.Data, "postgresql.conf"), another, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		must(t, "reload", n.Reload)
