@@ -114,8 +114,8 @@ type Lease interface {
 	// Release gives places up, held or waiting. A place with a token is removed only if it still
 	// has that token; a place without one (its Claim's outcome was unknown) by its claim ID. Once
 	// Release has returned nil, no call of Claim with that ID can enter the line any more, also one
-	// that began during the Release. What is gone already is no error. Never by name or identity alone: a late
-	// Release must not hurt a successor.
+	// that began during the Release. What is gone already is no error. Never by name or identity
+	// alone: a late Release must not hurt a successor.
 	Release(ctx context.Context, places ...Place) error
 
 	// News blocks until something happened to places of this lease that its owner did not do, and
