@@ -90,6 +90,8 @@ type memberJSON struct {
 	Refused        string   `json:"config_refused,omitempty"`
 	PendingRestart []string `json:"pending_restart,omitempty"` // parameters that wait for one
 	Held           []string `json:"held,omitempty"`            // those that stay larger than they were asked for
+	// Settings of primacy that its server has from elsewhere, each as NAME (FILE:LINE).
+	Overridden []string `json:"overridden,omitempty"`
 	heard          core.LSN
 }
 
@@ -191,7 +193,7 @@ func describeCluster(name string, line primacy.State, rec *core.Record) clusterJ
 		m := memberJSON{Name: e.ID, Address: x.Address, State: x.Phase, Why: x.Why, Role: "standby",
 			Timeline: x.Timeline, LSN: x.LSN, Instructed: x.Instructed, Incarnation: x.Life, NoSync: x.NoSync,
 			Leaving: x.Leaving, NoFailover: x.NoFailover, heard: x.Heard, Config: x.Config, Refused: x.Refused,
-			PendingRestart: x.PendingRestart(), Held: x.HeldParameters()}
+			PendingRestart: x.PendingRestart(), Held: x.HeldParameters(), Overridden: x.OverriddenSettings()}
 		// A member that was set up anew is not the voter of the same name.
 		m.Voter = rec != nil && slices.Contains(rec.Voters, core.Identity{Name: e.ID, Incarnation: x.Life})
 		if i == 0 && line.Leader != nil && (x.Phase == core.PhaseLeading || x.Phase == core.PhasePaused) {
@@ -339,7 +341,24 @@ func (m memberJSON) settings() (all []string) {
 		all = append(all, "needs a restart for "+strings.Join(m.PendingRestart, ", ")+
 			": 'primacy postgres restart --pending'")
 	}
+	for _, o := range m.Overridden {
+		all = append(all, m.override(o))
+	}
 	return all
+}
+
+// override says what to do about a setting that somebody has set past primacy.
+func (m memberJSON) override(told string) string {
+	name, source, _ := strings.Cut(strings.TrimSuffix(told, ")"), " (")
+	file, _, _ := strings.Cut(source, ":")
+	said := name + " is set past primacy, in " + source + ": "
+	switch {
+	case file == "postgresql.auto.conf":
+		return said + fmt.Sprintf("as its superuser psql -c 'ALTER SYSTEM RESET %s' -c 'SELECT pg_reload_conf()'", name)
+	case !strings.Contains(source, ":"):
+		return fmt.Sprintf("%s is not set any more where primacy sets it: 'primacy postgres restart %s'", name, m.Name)
+	}
+	return said + "take it out there, then psql -c 'SELECT pg_reload_conf()'"
 }
 
 // bytesText is a number of bytes as people read it.

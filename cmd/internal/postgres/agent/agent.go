@@ -75,6 +75,7 @@ type Agent struct {
 	looks     atomic.Uint64
 	reads     atomic.Uint64 // of the record
 	waits     waits
+	discarded discarded
 	notes     notes
 	states    states
 	directory *directory
@@ -100,6 +101,8 @@ type Agent struct {
 	stale      bool          // the record may have changed since the read under way began
 	at         core.Position // where the server's WAL ends
 	answered   seenServer    // the last look at the server that runs now which got an answer
+	tally      tally
+	gap        gap
 	storeSeen  time.Duration // when the store last answered
 }
 
@@ -155,6 +158,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.disk.Close()
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	a.discarded.count(a.dir)
 	if err := a.finishInitdb(ctx); err != nil {
 		return err
 	}
@@ -253,6 +257,7 @@ func (a *Agent) step(ctx context.Context) {
 	defer func() { a.publish(snapshotOf(a)) }() // once a term that is over was given up
 	a.standing.Store(a.member.Stands(o))
 	defer a.giveUp(ctx, a.member.Late(o)) // last: what the order needs of the term is taken before
+	a.lookForPrimary(order)
 	if order == nil {
 		return
 	}
@@ -271,15 +276,24 @@ func (a *Agent) step(ctx context.Context) {
 		d.ID = order.ID
 		a.cfg.Log.Debug("done", "order", describe(order.Do), "took", boottime.Now()-began, "err", d.Err)
 		if !touches(order.Do) {
-			a.send(ctx, func() { a.done = append(a.done, d) })
+			a.send(ctx, func() { a.ended(order, d) })
 			return
 		}
 		seen := a.ask(orderCtx)
 		a.send(ctx, func() {
-			a.done = append(a.done, d)
+			a.ended(order, d)
 			a.sawServer(seen)
 		})
 	}()
+}
+
+// ended takes the result of an order.
+func (a *Agent) ended(order *core.Order, d core.Done) {
+	a.done = append(a.done, d)
+	a.tally.note(order.Do, d)
+	if _, ok := order.Do.(core.Promote); ok && d.Err == nil {
+		a.tally.promoted(a.gap.ended(boottime.Now(), a.cfg.TTL))
+	}
 }
 
 // copies says whether an order makes the data directory like that of the record's primary.
@@ -363,6 +377,7 @@ func (a *Agent) report() {
 		s.Phase, s.Why, s.Life, s.Instructed = phase, why, state.Incarnation, state.Instructed
 		c := a.common
 		s.Config, s.Refused, s.Pending, s.Held = c.version, c.refused, c.pending, c.held
+		s.Overridden = told(c.overridden)
 		s.Seq, s.Timeline, s.LSN, s.Heard = seqOf(a.seen.Record), a.at.Timeline, a.at.LSN, a.seen.LastLSN
 	})
 }

@@ -44,6 +44,8 @@ type Said struct {
 	Refused string `json:"refused,omitempty"`
 	Pending string `json:"pending,omitempty"` // parameters that wait for a restart, with ", " between
 	Held    string `json:"held,omitempty"`    // those that stay larger than they were asked for
+	// Settings that its server has from elsewhere than where primacy sets them, in the same way.
+	Overridden string `json:"overridden,omitempty"`
 }
 
 // SaidBy returns what a candidate of an election says of itself, if it is a member of a PostgreSQL
@@ -61,6 +63,9 @@ func (s Said) String() string {
 	}
 	if s.Why != "" {
 		text += ": " + s.Why
+	}
+	if s.Overridden != "" {
+		text += "; set past primacy: " + s.Overridden
 	}
 	return text
 }

@@ -9,6 +9,8 @@ func TestSaid(t *testing.T) {
 		{"postgres/orders", `{"addr":"h:5432","phase":"leading","seq":"3","timeline":7,"lsn":"1/A0"}`,
 			"h:5432: leading, timeline 7, WAL 1/A0"},
 		{"postgres/orders", `{"addr":"h:5432","phase":"stopped","seq":"3","why":"full"}`, "h:5432: stopped: full"},
+		{"postgres/orders", `{"addr":"h:5432","phase":"sealed","overridden":"work_mem (postgresql.auto.conf:3)"}`,
+			"h:5432: sealed; set past primacy: work_mem (postgresql.auto.conf:3)"},
 		{"postgres/orders", `{"addr":"h:5432"}`, ""},
 		{"postgres/orders", "h:5432", ""},
 		{"orders", `{"addr":"h:5432","phase":"leading","seq":"3"}`, ""},

@@ -40,14 +40,14 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 		line.Token, line.Leader = uint64(st.Leader.Token), st.Leader.ID
 		entries = append([]primacy.Entry{*st.Leader}, entries...)
 	}
-	a.lease = ""
+	a.lease, a.gap.shown = "", false
 	newer := a.seen.Line == nil || line.Token != a.seen.Line.Token
 	for _, e := range entries {
 		var said Said
 		if json.Unmarshal(e.Value, &said) == nil {
 			a.heard[e.ID] = said
 			if e.Held && (said.Phase == core.PhaseLeading || said.Phase == core.PhasePaused) {
-				a.seen.LastLSN = said.LSN
+				a.seen.LastLSN, a.gap.shown = said.LSN, true
 			}
 			newer = newer || said.Seq > seqOf(a.seen.Record)
 		}

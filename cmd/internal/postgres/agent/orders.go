@@ -192,6 +192,7 @@ func (a *Agent) fromPrimary(r core.Record, do func(context.Context, clone.Source
 func (a *Agent) rewind(ctx context.Context, from clone.Source) error {
 	loss, err := a.disk.Rewind(ctx, from, progress(a.cfg.Log, "rewind"))
 	if loss != nil {
+		a.discarded.count(a.dir)
 		a.cfg.Log.Warn("WAL of this member was discarded", "loss", loss)
 	}
 	return err

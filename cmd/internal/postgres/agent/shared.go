@@ -34,6 +34,7 @@ type configurable interface {
 	Try(context.Context, map[string]string) error
 	Configure(context.Context, map[string]string) error
 	Pending(context.Context) (server.Pending, error)
+	Overridden(context.Context) ([]server.Override, error)
 }
 
 // inForce is what of the shared configuration is in force on this member.
@@ -47,6 +48,8 @@ type inForce struct {
 	pending  string      // the parameters that wait for a restart
 	held     string      // those that stay larger than they were asked for
 	loads    uint64      // how often the server has loaded parameters
+	// The settings that the server has from elsewhere than where primacy sets them.
+	overridden []server.Override
 }
 
 // shared follows the shared configuration of the cluster. It judges each version once. A good one
@@ -188,7 +191,7 @@ func (s *shared) accept(d config.Document, said config.Shared, told []string) {
 // byConfig begins the name of who has paused the cluster by the shared configuration.
 const byConfig = "the shared configuration"
 
-// load has the server take the parameters, and asks what waits for a restart.
+// load has the server take the parameters, and asks what waits for a restart, and what is overridden.
 func (s *shared) load(ctx context.Context, restarted bool) {
 	ctx, cancel := context.WithTimeout(ctx, tryLimit)
 	defer cancel()
@@ -207,6 +210,17 @@ func (s *shared) load(ctx context.Context, restarted bool) {
 		}
 		s.asked = now
 		s.now.pending, s.now.held = strings.Join(p.Restart, ", "), strings.Join(p.Held, ", ")
+		s.lookForOverrides(ctx)
+	}
+}
+
+func (s *shared) lookForOverrides(ctx context.Context) {
+	all, err := s.server.Overridden(ctx)
+	if err != nil || slices.Equal(all, s.now.overridden) {
+		return
+	}
+	if s.now.overridden = all; len(all) > 0 {
+		s.log.Warn("somebody has set past primacy what it sets on this server", "settings", told(all))
 	}
 }
 
@@ -230,7 +244,7 @@ func (s *shared) follow(ctx context.Context, a *Agent) {
 		}
 		if p, ok := a.server.Running(); ok {
 			if last != any(p) {
-				s.now.pending = "" // that was of another process
+				s.now.pending, s.now.overridden = "", nil // that was of another process
 			}
 			s.load(ctx, last != any(p))
 			last = p
@@ -269,6 +283,19 @@ func (s Said) PendingRestart() []string { return words(s.Pending) }
 
 // HeldParameters returns the names of those that stay larger than they were asked for.
 func (s Said) HeldParameters() []string { return words(s.Held) }
+
+// OverriddenSettings returns the settings that its server has from elsewhere than where primacy sets
+// them, each as NAME (FILE:LINE).
+func (s Said) OverriddenSettings() []string { return words(s.Overridden) }
+
+// told is the form in which a member says them.
+func told(all []server.Override) string {
+	var texts []string
+	for _, o := range all {
+		texts = append(texts, o.String())
+	}
+	return strings.Join(texts, ", ")
+}
 
 func words(text string) []string {
 	return slices.DeleteFunc(strings.Split(text, ", "), func(w string) bool { return w == "" })

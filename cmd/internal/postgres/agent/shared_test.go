@@ -40,6 +40,7 @@ type fakeServer struct {
 	parameters map[string]string
 	down       bool
 	pending    server.Pending
+	overridden []server.Override
 }
 
 func (f *fakeServer) Try(_ context.Context, p map[string]string) error {
@@ -60,6 +61,8 @@ func (f *fakeServer) Configure(_ context.Context, p map[string]string) error {
 }
 
 func (f *fakeServer) Pending(context.Context) (server.Pending, error) { return f.pending, nil }
+
+func (f *fakeServer) Overridden(context.Context) ([]server.Override, error) { return f.overridden, nil }
 
 type sharedTest struct {
 	*testing.T
@@ -177,6 +180,27 @@ func TestParametersAreLoadedAgain(t *testing.T) {
 	if p, h := s.PendingRestart(), s.HeldParameters(); len(p) != 2 || p[1] != "b" || len(h) != 1 ||
 		len((Said{}).PendingRestart()) > 0 {
 		t.Errorf("pending %q, held %q", p, h)
+	}
+}
+
+// TestOverridesAreTold: what a member says of them names each, until they are gone.
+func TestOverridesAreTold(t *testing.T) {
+	x := newShared(t)
+	x.srv.overridden = []server.Override{{Name: "fsync", Source: "postgresql.auto.conf:3"}, {Name: "a", Source: "default"}}
+	x.load(t.Context(), true)
+	x.load(t.Context(), true)
+	said := Said{Overridden: told(x.now.overridden)}
+	if got := said.OverriddenSettings(); len(got) != 2 || got[0] != "fsync (postgresql.auto.conf:3)" ||
+		got[1] != "a (default)" {
+		t.Errorf("told %q", got)
+	}
+	if n := strings.Count(x.out.String(), "past primacy"); n != 1 {
+		t.Errorf("the log says it %d times: %s", n, x.out.String())
+	}
+	x.srv.overridden = nil
+	x.load(t.Context(), true)
+	if got := (Said{Overridden: told(x.now.overridden)}).OverriddenSettings(); len(got) > 0 {
+		t.Errorf("told still %q", got)
 	}
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,14 +25,17 @@ type Snapshot struct {
 	Line         *core.Line
 	Record       *core.Record
 	Instructions *core.Instructions
-	Server       core.Server   // as it was when it last answered; see Looked
-	PID          int           // of the postmaster, when it was last looked at; 0: none runs
-	Up           bool          // the server that runs has answered by SQL
-	Looked       time.Duration // when the look began that it answered
-	Position     core.Position // where its WAL ended when it answered last
-	LastLSN      core.LSN      // where the primary's WAL ended when it last said so
-	MaxLag       core.LSN      // maximum_lag_on_failover
-	Pending      string        // parameters that wait for a restart
+	Server       core.Server       // as it was when it last answered; see Looked
+	PID          int               // of the postmaster, when it was last looked at; 0: none runs
+	Up           bool              // the server that runs has answered by SQL
+	Looked       time.Duration     // when the look began that it answered
+	Position     core.Position     // where its WAL ended when it answered last
+	LastLSN      core.LSN          // where the primary's WAL ended when it last said so
+	MaxLag       core.LSN          // maximum_lag_on_failover
+	Pending      string            // parameters that wait for a restart
+	Overridden   []server.Override // settings of primacy that are in force from elsewhere
+	Tally        Tally
+	Discarded    uint64        // bytes of WAL, by rewinds
 	Reloads      uint64        // of the users' settings: by a tool, or for the shared ones have changed
 	StoreSeen    time.Duration // when the store last answered
 	TTL          time.Duration
@@ -94,7 +98,8 @@ func snapshotOf(a *Agent) *Snapshot {
 		Instructions: a.seen.Instructions, Server: a.answered.server, PID: pid, Up: a.answered.up,
 		Looked: a.answered.began, Reloads: max(a.common.loads, 1) - 1 + a.reloads.Load(),
 		Position: a.at, LastLSN: a.seen.LastLSN, MaxLag: a.common.settings.MaxLag,
-		Pending: a.common.pending, StoreSeen: a.storeSeen, TTL: a.cfg.TTL, LoopWait: a.cfg.LoopWait,
+		Pending: a.common.pending, Overridden: a.common.overridden, Tally: a.tally.Tally,
+		Discarded: a.discarded.Load(), StoreSeen: a.storeSeen, TTL: a.cfg.TTL, LoopWait: a.cfg.LoopWait,
 		Runs: func() bool {
 			p, ok := a.server.Running()
 			return ok && p == process
@@ -118,7 +123,7 @@ func (s *Snapshot) differs(t *Snapshot) bool {
 	is.Last, was.Last = core.Position{}, core.Position{}
 	return s.Phase != t.Phase || s.Why != t.Why || s.Term != t.Term || is != was || s.Up != t.Up ||
 		s.Pending != t.Pending || s.PID != t.PID || s.Reloads != t.Reloads ||
-		seqOf(s.Record) != seqOf(t.Record) || s.Server.Primary != t.Server.Primary ||
+		seqOf(s.Record) != seqOf(t.Record) || !slices.Equal(s.Overridden, t.Overridden) || s.Server.Primary != t.Server.Primary ||
 		s.Server.Running != t.Server.Running || s.Server.Follows != t.Server.Follows ||
 		leaderOf(s.Line) != leaderOf(t.Line) || s.Instructions != t.Instructions && askedOf(s) != askedOf(t)
 }

@@ -2,6 +2,7 @@ package patroni
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -147,27 +148,79 @@ var ours = []figure{
 		}
 		return float64(max(v.received(), v.replayed()) - v.replayed())
 	}},
+	{"primacy_postgres_seals_total", "How often this member has stopped listening to a primary, for a new term.",
+		prometheus.CounterValue, func(v view) float64 { return float64(v.Tally.Seals) }},
+	{"primacy_postgres_discarded_bytes_total", "WAL with commits that rewinds of this member have discarded, as far " +
+		"as it is kept beside the data directory: 'primacy postgres lost' lists it.", prometheus.CounterValue,
+		func(v view) float64 { return float64(v.Discarded) }},
+}
+
+// labelled is a metric with one label of its own. values is asked at each scrape.
+type labelled struct {
+	name, help, label string
+	kind              prometheus.ValueType
+	values            func(v view) map[string]float64
+}
+
+// oursLabelled are those about what Patroni does not have.
+var oursLabelled = []labelled{
+	{"primacy_postgres_state", "What the member does: 1 for one state, 0 for the others.", "state",
+		prometheus.GaugeValue, func(v view) map[string]float64 {
+			all := map[string]float64{}
+			for _, p := range phases {
+				all[string(p)] = one(p == v.Phase)
+			}
+			return all
+		}},
+	{"primacy_postgres_failover_seconds", "For how long the cluster had no primary before this member was promoted " +
+		"last, since its agent began: from the former primary's last sign of life, and so at most. 0: it was not.",
+		"kind", prometheus.GaugeValue, func(v view) map[string]float64 {
+			return map[string]float64{"switchover": v.Tally.Switchover.Seconds(), "failover": v.Tally.Failover.Seconds()}
+		}},
+	{"primacy_postgres_rejoins_total", "How often this member has begun to follow a primary, by how its data were " +
+		"made fit for that.", "how", prometheus.CounterValue, func(v view) map[string]float64 {
+		return map[string]float64{"follow": float64(v.Tally.Follows), "rewind": float64(v.Tally.Rewinds),
+			"clone": float64(v.Tally.Clones)}
+	}},
+	{"primacy_postgres_overridden_setting", "1 for each setting that primacy sets and that is in force from elsewhere, " +
+		"such as by ALTER SYSTEM.", "setting", prometheus.GaugeValue, func(v view) map[string]float64 {
+		all := map[string]float64{}
+		for _, o := range v.Overridden {
+			all[o.Name] = 1
+		}
+		return all
+	}},
 }
 
 var phases = []core.Phase{core.PhaseEmpty, core.PhaseStopped, core.PhaseSealed, core.PhaseFollowing,
 	core.PhaseRejoining, core.PhaseSurveying, core.PhasePromoting, core.PhaseLeading, core.PhasePaused,
 	core.PhaseBroken}
 
-const stateName, stateHelp = "primacy_postgres_state", "What the member does: 1 for one state, 0 for the others."
-
 // Describe implements [prometheus.Collector].
-func (f Figures) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, to) }
+func (f Figures) Describe(to chan<- *prometheus.Desc) {
+	for _, x := range slices.Concat(theirs, ours) {
+		to <- f.desc(x.name, x.help)
+	}
+	for _, x := range oursLabelled { // also those that have no value now
+		to <- f.desc(x.name, x.help, x.label)
+	}
+}
+
+func (f Figures) desc(name, help string, label ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, label, prometheus.Labels{"scope": f.Scope, "name": f.Name})
+}
 
 // Collect implements [prometheus.Collector].
 func (f Figures) Collect(to chan<- prometheus.Metric) {
 	v := look(f.Member)
-	labels := prometheus.Labels{"scope": f.Scope, "name": f.Name}
-	for _, x := range append(append([]figure{}, theirs...), ours...) {
-		to <- prometheus.MustNewConstMetric(prometheus.NewDesc(x.name, x.help, nil, labels), x.kind, x.value(v))
+	for _, x := range slices.Concat(theirs, ours) {
+		to <- prometheus.MustNewConstMetric(f.desc(x.name, x.help), x.kind, x.value(v))
 	}
-	state := prometheus.NewDesc(stateName, stateHelp, []string{"state"}, labels)
-	for _, p := range phases {
-		to <- prometheus.MustNewConstMetric(state, prometheus.GaugeValue, one(p == v.Phase), string(p))
+	for _, x := range oursLabelled {
+		desc := f.desc(x.name, x.help, x.label)
+		for label, value := range x.values(v) {
+			to <- prometheus.MustNewConstMetric(desc, x.kind, value, label)
+		}
 	}
 }
 

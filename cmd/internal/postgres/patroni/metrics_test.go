@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/memstore"
@@ -49,6 +50,35 @@ func TestMetrics(t *testing.T) {
 	if n := testutil.CollectAndCount(Figures{of("pg1"), m}, "primacy_postgres_state"); n != len(phases) {
 		t.Errorf("%d states", n)
 	}
+	m.shown.Tally = agent.Tally{Seals: 4, Follows: 1, Rewinds: 2, Clones: 3, Switchover: 300 * time.Millisecond,
+		Failover: 3500 * time.Millisecond}
+	m.shown.Discarded = 512
+	want("primacy_postgres_seals_total", "4")
+	want("primacy_postgres_discarded_bytes_total", "512")
+	labelled := func(name, kind string, lines ...string) {
+		t.Helper()
+		want := ""
+		for _, x := range oursLabelled {
+			if x.name == name && len(lines) > 0 {
+				want = "# HELP " + name + " " + x.help + "\n# TYPE " + name + " " + kind + "\n"
+			}
+		}
+		for _, l := range lines {
+			want += name + strings.Replace(l, "...", `name="pg1",scope="orders"`, 1) + "\n"
+		}
+		if err := testutil.GatherAndCompare(r, strings.NewReader(want), name); err != nil {
+			t.Error(err)
+		}
+	}
+	labelled("primacy_postgres_failover_seconds", "gauge", `{kind="failover",...} 3.5`,
+		`{kind="switchover",...} 0.3`)
+	labelled("primacy_postgres_rejoins_total", "counter", `{how="clone",...} 3`, `{how="follow",...} 1`,
+		`{how="rewind",...} 2`)
+	labelled("primacy_postgres_overridden_setting", "gauge")
+	m.shown.Overridden = []server.Override{{Name: "work_mem", Source: "postgresql.auto.conf:3"}}
+	labelled("primacy_postgres_overridden_setting", "gauge", `{...,setting="work_mem"} 1`)
+	m.shown.Overridden = nil
+	labelled("primacy_postgres_overridden_setting", "gauge")
 	resign(t, term)
 	want("patroni_primary", "0")
 	m.shown = seen("pg2", nil)

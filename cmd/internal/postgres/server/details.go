@@ -19,10 +19,11 @@ type Details struct {
 	Primary    bool
 	Received   core.LSN // of a standby, as the next three
 	Replayed   core.LSN
-	ReplayedAt time.Time // when the last replayed transaction was committed; zero: none was
-	Paused     bool      // replay is
-	PrimaryEnd core.LSN  // where the primary's WAL ended when it last told; 0: not known
-	Streams    bool      // a walreceiver does
+	ReplayedAt time.Time     // when the last replayed transaction was committed; zero: none was
+	Paused     bool          // replay is
+	PrimaryEnd core.LSN      // where the primary's WAL ended when it last told; 0: not known
+	HeardAgo   time.Duration // since the primary's last message, while WAL streams; negative: not known
+	Streams    bool          // a walreceiver does
 	Senders    []SenderDetails
 }
 
@@ -46,7 +47,9 @@ func DetailsOf(ctx context.Context, s *Server) (d Details, err error) {
 		coalesce((SELECT latest_end_lsn FROM pg_stat_wal_receiver), '0/0'),
 		EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming'),
 		coalesce((SELECT json_agg(r) FROM (SELECT usename, application_name, client_addr, state, sync_state,
-			sync_priority FROM pg_stat_replication ORDER BY application_name) r), '[]')`)
+			sync_priority FROM pg_stat_replication ORDER BY application_name) r), '[]'),
+		coalesce((SELECT extract(epoch FROM clock_timestamp() - last_msg_receipt_time) FROM pg_stat_wal_receiver
+			WHERE status = 'streaming'), -1)`)
 	if err != nil {
 		return d, err
 	}
@@ -69,6 +72,11 @@ func DetailsOf(ctx context.Context, s *Server) (d Details, err error) {
 	if err := json.Unmarshal([]byte(row[9]), &d.Senders); err != nil {
 		return wrong(err)
 	}
+	ago, err := strconv.ParseFloat(row[10], 64)
+	if err != nil {
+		return wrong(err)
+	}
+	d.HeardAgo = time.Duration(ago * float64(time.Second))
 	return d, nil
 }
 
