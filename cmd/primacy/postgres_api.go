@@ -158,6 +158,7 @@ func (p *patroniSide) serve(ctx context.Context, v *postgresVerb, f *pgfile.File
 	shared := pgconfig.Of(st.Raw(), pgconfig.Key(f.Namespace, f.Cluster))
 	verbs := &patroniVerbs{name: f.Name, at: &reached{cluster: &cluster{app: &quiet, name: f.Cluster},
 		election: session.Election(name), record: record.New(st, name), shared: shared}}
+	c.Restarts = &patroni.Restarts{Member: a, Verbs: verbs, Log: log}
 	api := &patroni.API{Config: c, Member: a, Keys: st.Raw(), Verbs: verbs, Guard: p.guard,
 		Shared: shared, Log: log}
 	mirror := &patroni.Mirror{Config: c, Member: a, Store: st, Keys: st.Raw(), Election: name, Verbs: verbs, Log: log}
@@ -173,6 +174,7 @@ func (p *patroniSide) serve(ctx context.Context, v *postgresVerb, f *pgfile.File
 	var all sync.WaitGroup
 	all.Go(func() { api.Serve(ctx, p.listener) })
 	all.Go(func() { mirror.Run(ctx) })
+	all.Go(func() { c.Restarts.Run(ctx) })
 	return func() { all.Wait(); figures.Close() }, nil
 }
 

@@ -92,7 +92,7 @@ type memberJSON struct {
 	Held           []string `json:"held,omitempty"`            // those that stay larger than they were asked for
 	// Settings of primacy that its server has from elsewhere, each as NAME (FILE:LINE).
 	Overridden []string `json:"overridden,omitempty"`
-	heard          core.LSN
+	heard      core.LSN
 }
 
 // clusterJSON is what list tells.
@@ -354,11 +354,11 @@ func (m memberJSON) override(told string) string {
 	said := name + " is set past primacy, in " + source + ": "
 	switch {
 	case file == "postgresql.auto.conf":
-		return said + fmt.Sprintf("as its superuser psql -c 'ALTER SYSTEM RESET %s' -c 'SELECT pg_reload_conf()'", name)
+		return said + fmt.Sprintf("on its server psql -c 'ALTER SYSTEM RESET %s' -c 'SELECT pg_reload_conf()'", name)
 	case !strings.Contains(source, ":"):
 		return fmt.Sprintf("%s is not set any more where primacy sets it: 'primacy postgres restart %s'", name, m.Name)
 	}
-	return said + "take it out there, then psql -c 'SELECT pg_reload_conf()'"
+	return said + "take it out there, then on its server psql -c 'SELECT pg_reload_conf()'"
 }
 
 // bytesText is a number of bytes as people read it.

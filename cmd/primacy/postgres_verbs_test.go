@@ -59,7 +59,8 @@ func TestDescribeCluster(t *testing.T) {
 	}
 	var out bytes.Buffer
 	others := []primacy.Entry{behind,
-		saying(t, "pg3", 10, agent.Said{Phase: core.PhaseFollowing, NoSync: true, Leaving: true}),
+		saying(t, "pg3", 10, agent.Said{Phase: core.PhaseFollowing, NoSync: true, Leaving: true,
+			Overridden: "work_mem (postgresql.auto.conf:3), fsync (postgresql.conf:9), jit (default)"}),
 		saying(t, "pg4", 11, agent.Said{Phase: core.PhaseFollowing, NoSync: true})}
 	if err := describeCluster("orders", primacy.State{Leader: &leader, Waiting: others}, &rec).
 		write(&out); err != nil {
@@ -70,6 +71,10 @@ func TestDescribeCluster(t *testing.T) {
 		"pg2     b:1      standby  following  3         256 B  yes",
 		"pg3     -        standby  following  -         -      no (reinit)",
 		"pg4     -        standby  following  -         -      no (nosync)",
+		"pg3: work_mem is set past primacy, in postgresql.auto.conf:3: on its server psql " +
+			"-c 'ALTER SYSTEM RESET work_mem' -c 'SELECT pg_reload_conf()'\n",
+		"pg3: fsync is set past primacy, in postgresql.conf:9: take it out there",
+		"pg3: jit is not set any more where primacy sets it: 'primacy postgres restart pg3'\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant a line %q", out.String(), want)

@@ -123,7 +123,8 @@ func (s *Snapshot) differs(t *Snapshot) bool {
 	is.Last, was.Last = core.Position{}, core.Position{}
 	return s.Phase != t.Phase || s.Why != t.Why || s.Term != t.Term || is != was || s.Up != t.Up ||
 		s.Pending != t.Pending || s.PID != t.PID || s.Reloads != t.Reloads ||
-		seqOf(s.Record) != seqOf(t.Record) || !slices.Equal(s.Overridden, t.Overridden) || s.Server.Primary != t.Server.Primary ||
+		seqOf(s.Record) != seqOf(t.Record) || s.Server.Primary != t.Server.Primary ||
+		!slices.Equal(s.Overridden, t.Overridden) ||
 		s.Server.Running != t.Server.Running || s.Server.Follows != t.Server.Follows ||
 		leaderOf(s.Line) != leaderOf(t.Line) || s.Instructions != t.Instructions && askedOf(s) != askedOf(t)
 }

@@ -50,6 +50,7 @@ type memberKey struct {
 	Version          string         `json:"version"`
 	Tags             map[string]any `json:"tags,omitempty"`
 	PendingRestart   bool           `json:"pending_restart,omitempty"`
+	ScheduledRestart map[string]any `json:"scheduled_restart,omitempty"`
 	Location         *core64        `json:"xlog_location,omitempty"`
 	Received         *core64        `json:"receive_lsn,omitempty"`
 	Replayed         *core64        `json:"replay_lsn,omitempty"`
@@ -85,6 +86,7 @@ type shownMember struct {
 	Port           int            `json:"port,omitempty"`
 	Timeline       uint32         `json:"timeline,omitempty"`
 	PendingRestart bool           `json:"pending_restart,omitempty"`
+	Restart        map[string]any `json:"scheduled_restart,omitempty"`
 	Tags           map[string]any `json:"tags,omitempty"`
 	Lag            any            `json:"lag,omitempty"` // of who is not the leader: bytes, or "unknown"
 }
@@ -127,7 +129,7 @@ func (c cluster) show() shownCluster {
 		var m memberKey
 		c.read(key, &m)
 		x := shownMember{Name: name, Role: "replica", State: m.State, APIURL: m.APIURL, Timeline: m.Timeline,
-			PendingRestart: m.PendingRestart, Tags: m.Tags}
+			PendingRestart: m.PendingRestart, Restart: m.ScheduledRestart, Tags: m.Tags}
 		if u, err := url.Parse(m.ConnURL); err == nil {
 			x.Host = u.Hostname()
 			x.Port, _ = strconv.Atoi(u.Port())

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,12 +33,15 @@ func (s *still) Reload(context.Context) error { return nil }
 
 // verbs counts what is asked of them, and refuses what it is told to.
 type verbs struct {
+	mu     sync.Mutex
 	asked  []string
 	refuse error
 	done   chan string // gets each, if it is there
 }
 
 func (v *verbs) do(what string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.asked = append(v.asked, what)
 	if v.done != nil {
 		v.done <- what
@@ -113,8 +117,9 @@ type site struct {
 
 func newSite(shown *agent.Snapshot) *site {
 	m, v := &still{shown: shown}, &verbs{}
-	return &site{still: m, verbs: v, API: &API{Config: of("pg1"), Member: m, Verbs: v,
-		Log: slog.New(slog.DiscardHandler)}}
+	c, log := of("pg1"), slog.New(slog.DiscardHandler)
+	c.Restarts = &Restarts{Member: m, Verbs: v, Log: log}
+	return &site{still: m, verbs: v, API: &API{Config: c, Member: m, Verbs: v, Log: log}}
 }
 
 func of(name string) Config {

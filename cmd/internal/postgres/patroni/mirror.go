@@ -53,6 +53,7 @@ func (m *Mirror) Run(ctx context.Context) {
 			pause(ctx, nil, time.Second/10)
 			continue
 		}
+		_, scheduled := m.Restarts.kept() // before it is written
 		limit, cancel := context.WithTimeout(ctx, max(v.TTL, storeLimit))
 		err := m.once(limit, v)
 		cancel()
@@ -61,7 +62,12 @@ func (m *Mirror) Run(ctx context.Context) {
 		}
 		m.failing = err != nil
 		pause(ctx, nil, time.Second/50) // changes come in swarms
-		pause(ctx, v.Changed(), v.LoopWait)
+		select {
+		case <-time.After(v.LoopWait):
+		case <-v.Changed():
+		case <-scheduled:
+		case <-ctx.Done():
+		}
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -164,7 +170,8 @@ func (m *Mirror) touchOnce(ctx context.Context, v view) (err error) {
 
 func (m *Mirror) memberKey(v view) memberKey {
 	k := memberKey{ConnURL: m.connURL(), APIURL: m.URL, State: v.state, Role: v.role, Version: Compatible,
-		Tags: m.Tags, PendingRestart: v.pendingRestart(), Pause: v.paused()}
+		Tags: m.Tags, PendingRestart: v.pendingRestart(), Pause: v.paused(),
+		ScheduledRestart: m.Restarts.shown()}
 	if !v.running() {
 		return k
 	}

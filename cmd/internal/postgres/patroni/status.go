@@ -182,6 +182,7 @@ type status struct {
 	Tags             map[string]any         `json:"tags,omitempty"`
 	SystemID         string                 `json:"database_system_identifier,omitempty"`
 	PendingRestart   bool                   `json:"pending_restart,omitempty"`
+	ScheduledRestart map[string]any         `json:"scheduled_restart,omitempty"`
 	Patroni          identity               `json:"patroni"`
 	// What Patroni does not have: in words, why a member does no more.
 	Why string `json:"primacy_why,omitempty"`
@@ -197,7 +198,8 @@ type identity struct {
 func (c Config) status(v view) status {
 	s := status{State: v.state, Role: v.role, Timeline: v.Position.Timeline, Tags: c.Tags, Pause: v.paused(),
 		Unlocked: !v.locked(), SystemID: v.State.SystemID, PendingRestart: v.pendingRestart(), Why: v.Why,
-		Patroni: identity{Compatible, c.Scope, c.Name}}
+		Patroni: identity{Compatible, c.Scope, c.Name}, ScheduledRestart: c.Restarts.shown()}
+	delete(s.ScheduledRestart, "postmaster_start_time") // the key alone has it
 	if seen := v.seen(); !seen.IsZero() {
 		s.LastSeen = seen.Unix()
 	}
@@ -237,6 +239,8 @@ type Config struct {
 	Address string // of its PostgreSQL, HOST:PORT
 	URL     string // of its API; empty: it has none
 	Tags    map[string]any
+	// What is scheduled for this member. Nil in what neither writes nor shows that.
+	Restarts *Restarts
 }
 
 // connURL is how others reach the member's PostgreSQL.

@@ -35,9 +35,7 @@ func (a *API) writes() []health.Route {
 		a.write(http.MethodPost, "/failover", a.switchover),
 		a.write(http.MethodDelete, "/switchover", a.unschedule),
 		a.write(http.MethodPost, "/restart", a.restart),
-		a.write(http.MethodDelete, "/restart", func(w http.ResponseWriter, _ *http.Request, _ map[string]any) {
-			text(w, http.StatusNotFound, "no restarts are scheduled")
-		}),
+		a.write(http.MethodDelete, "/restart", a.unscheduleRestart),
 		a.write(http.MethodPost, "/reload", a.reload),
 		a.write(http.MethodPost, "/reinitialize", a.reinitialize),
 	}
@@ -168,53 +166,39 @@ func (a *API) unschedule(w http.ResponseWriter, r *http.Request, _ map[string]an
 	}
 }
 
-// restart restarts this member's server, if it is as the request says.
+// restart restarts this member's server, if it is as the request says, or keeps that for later.
 func (a *API) restart(w http.ResponseWriter, r *http.Request, body map[string]any) {
 	v := look(a.Member)
-	for key := range body {
-		switch key {
-		case "role", "restart_pending", "postgres_version", "timeout":
-		case "schedule":
-			text(w, http.StatusNotImplemented, "scheduled restarts are not kept: ask for it when it is time")
-			return
-		default:
-			text(w, http.StatusBadRequest, "Unknown filter for the scheduled restart: "+key)
-			return
-		}
+	_, later := body["schedule"]
+	if later && v.paused() {
+		text(w, http.StatusInternalServerError, "Can't schedule restart in the paused state")
+		return
 	}
-	role := said(body, "role")
-	if role == "master" {
-		role = rolePrimary
-	}
-	version, err := versionOf(said(body, "postgres_version"))
-	pending, _ := body["restart_pending"].(bool)
-	limit := verbLimit
-	if t := said(body, "timeout"); t != "" && err == nil {
-		var n float64
-		if _, bad := fmt.Sscan(strings.TrimSuffix(t, "s"), &n); bad != nil || n <= 0 {
-			err = errors.New("Timeout should be a positive number of seconds") //nolint:staticcheck // Patroni's words
-		}
-		limit = min(limit, time.Duration(n*float64(time.Second)))
-	}
+	ask, code, err := parseRestart(body)
 	switch {
 	case err != nil:
-		text(w, http.StatusBadRequest, oneLine(err))
-		return
-	case role != "" && role != rolePrimary && role != roleReplica:
-		text(w, http.StatusBadRequest, "PostgreSQL role should be either primary or replica")
-		return
-	case role != "" && role != v.role, pending && !v.pendingRestart(),
-		version != 0 && (v.details == nil || v.details.Version >= version):
-		text(w, http.StatusServiceUnavailable, "restart conditions are not satisfied")
+		text(w, code, oneLine(err))
+	case later && a.Restarts.schedule(ask):
+		text(w, http.StatusAccepted, "Restart scheduled")
+	case later:
+		text(w, http.StatusConflict, "Another restart is already scheduled")
+	case !ask.fits(v):
+		text(w, http.StatusServiceUnavailable, unfit)
+	default:
+		if err := ask.do(context.WithoutCancel(r.Context()), a.Verbs); err != nil {
+			a.refuse(w, http.StatusServiceUnavailable, err)
+			return
+		}
+		text(w, http.StatusOK, "restarted successfully")
+	}
+}
+
+func (a *API) unscheduleRestart(w http.ResponseWriter, _ *http.Request, _ map[string]any) {
+	if !a.Restarts.drop(nil) {
+		text(w, http.StatusNotFound, "no restarts are scheduled")
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limit)
-	defer cancel()
-	if err := a.Verbs.Restart(ctx); err != nil {
-		a.refuse(w, http.StatusServiceUnavailable, err)
-		return
-	}
-	text(w, http.StatusOK, "restarted successfully")
+	text(w, http.StatusOK, "scheduled restart deleted")
 }
 
 // versionOf reads a release of PostgreSQL, such as 15.4; "" is 0.
