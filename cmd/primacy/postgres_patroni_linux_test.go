@@ -249,6 +249,12 @@ func TestPatronisTools(t *testing.T) {
 	c.says(c.ctl("reload", "orders", "--force"), "Reload request received for member "+now)
 	standby := c.whole().Record.Voters[0]
 	c.says(c.ctl("restart", "orders", standby.Name, "--force"), "Success: restart on member "+standby.Name)
+	began := time.Now()
+	c.pgCluster.ask(now, "ALTER SYSTEM SET synchronous_commit = 'remote_apply'")
+	c.pgCluster.ask(now, "SELECT pg_reload_conf()")
+	c.schedules(standby.Name)
+	c.overridden(now, "synchronous_commit")
+	t.Logf("scheduled restarts and an override took %v", time.Since(began))
 	c.says(c.ctl("reinit", "orders", standby.Name, "--force"), "Success: reinitialize for member "+standby.Name)
 	c.eventually("the member was made anew", func() bool {
 		j := c.list()
@@ -258,9 +264,81 @@ func TestPatronisTools(t *testing.T) {
 	})
 	c.lists(now)
 
+	c.figure(now, `primacy_postgres_failover_seconds{kind="switchover",`, true)
+	c.figure(now, `primacy_postgres_failover_seconds{kind="failover",`, false)
+	c.figure(standby.Name, `primacy_postgres_seals_total{`, true)
+	c.figure(standby.Name, `primacy_postgres_rejoins_total{how="clone",`, true)
 	c.members[now].Kill()
 	c.eventually("another leads, and the killed member is shown no more", func() bool {
 		_, text := c.ask(standby.Name, "GET", "/cluster", "")
 		return !strings.Contains(text, `"`+now+`"`) && strings.Contains(text, `"role":"leader"`)
 	})
+	next := ""
+	c.eventually("the next primary says so", func() bool { next = c.list().Primary; return next != "" && next != now })
+	c.figure(next, `primacy_postgres_failover_seconds{kind="failover",`, true)
+}
+
+// schedules has a member restarted later by patronictl and by the API, and the former put off.
+func (c *shownCluster) schedules(m string) {
+	c.Helper()
+	started := func() string {
+		var is struct {
+			Started string `json:"postmaster_start_time"`
+			State   string
+		}
+		if _, text := c.ask(m, "GET", "/patroni", ""); json.Unmarshal([]byte(text), &is) != nil || is.State != "running" {
+			return ""
+		}
+		return is.Started
+	}
+	shown := func(want bool) {
+		c.Helper()
+		c.eventually("the scheduled restart is shown, or is not any more", func() bool {
+			_, text := c.ask(m, "GET", "/cluster", "")
+			return strings.Contains(text, `"scheduled_restart":{`) == want
+		})
+	}
+	later := time.Now().Add(time.Hour).Format("2006-01-02T15:04:05-07:00")
+	c.says(c.ctl("restart", "orders", m, "--scheduled", later, "--force"), "Success: restart scheduled on member "+m)
+	shown(true)
+	c.says(c.ctl("list"), "Scheduled restart", later[:16])
+	c.says(c.ctl("flush", "orders", m, "restart", "--force"), "Success: flush scheduled restart for member "+m)
+	shown(false)
+	was := ""
+	c.eventually("when its server was started is known", func() bool { was = started(); return was != "" })
+	soon := time.Now().Add(2 * time.Second).Format(time.RFC3339Nano)
+	if code, text := c.ask(m, "POST", "/restart", `{"schedule":"`+soon+`","role":"replica"}`); code != http.StatusAccepted {
+		c.Errorf("a restart at %s: %d %s", soon, code, text)
+	}
+	c.eventually("the server was restarted", func() bool { is := started(); return is != "" && is != was })
+	shown(false)
+	c.whole()
+}
+
+// overridden waits until it is told that a setting of a member is in force past primacy, with what
+// takes it back. That it is told no more then is for the server's tests: a member asks each 5 s.
+func (c *shownCluster) overridden(m, setting string) {
+	c.Helper()
+	series := `primacy_postgres_overridden_setting{name="` + m + `",scope="orders",setting="` + setting + `"} 1`
+	c.eventually("list and the metrics tell of an override", func() bool {
+		_, text := c.ask(m, "GET", "/metrics", "")
+		j := c.list()
+		is := j.member(m)
+		return is != nil && strings.Contains(text, series) && len(is.Overridden) > 0
+	})
+	c.verb("list").ends(0).says("psql -c 'ALTER SYSTEM RESET " + setting + "' -c 'SELECT pg_reload_conf()'")
+	c.pgCluster.ask(m, "ALTER SYSTEM RESET "+setting)
+	c.pgCluster.ask(m, "SELECT pg_reload_conf()")
+}
+
+// figure looks whether a metric of a member is above 0.
+func (c *shownCluster) figure(m, begins string, above bool) {
+	c.Helper()
+	_, text := c.ask(m, "GET", "/metrics", "")
+	_, rest, ok := strings.Cut(text, "\n"+begins)
+	line, _, _ := strings.Cut(rest, "\n")
+	c.Logf("%s%s", begins, line)
+	if !ok || strings.HasSuffix(line, " 0") == above {
+		c.Errorf("%s of %s: %q, want it above 0: %v", begins, m, line, above)
+	}
 }

@@ -160,6 +160,9 @@ func (c *pgCluster) ask(member, sql string) string {
 	if err != nil {
 		c.Fatalf("%s: %s: %v", member, sql, err)
 	}
+	if len(all[0].Rows) == 0 {
+		return ""
+	}
 	return string(all[0].Rows[0][0])
 }
 
