@@ -416,12 +416,22 @@ func TestPatronisScenariosOfReplication(t *testing.T) {
 		p.shows("pg1", "/config", `"ttl":20`, true)
 	})
 	p.scenario("patroni_api: check the scheduled restart", func() {
-		p.request("pg1", "POST", "/restart", `{"schedule": "`+scheduled(time.Hour)+`"}`, http.StatusNotImplemented)
+		in := func(name, filters string) {
+			p.request(name, "POST", "/restart", `{"schedule": "`+scheduled(3*time.Second)+`", `+filters+`}`,
+				http.StatusAccepted)
+			p.shows(name, "/patroni", `"scheduled_restart":{`, false) // any more
+		}
+		in("pg1", `"role": "replica"`)
+		p.shows("pg1", "/patroni", `"pending_restart":true`, true)
 		p.request("pg1", "POST", "/restart", `{"role": "replica"}`, http.StatusServiceUnavailable,
 			"conditions are not satisfied")
-		for _, name := range []string{"pg2", "pg3", "pg1"} {
+		for i, name := range []string{"pg2", "pg3", "pg1"} {
 			p.whole()
-			p.request(name, "POST", "/restart", `{"restart_pending": true}`, http.StatusOK)
+			if i == 1 {
+				p.request(name, "POST", "/restart", `{"restart_pending": true}`, http.StatusOK)
+			} else {
+				in(name, `"restart_pending": "True"`)
+			}
 			p.shows(name, "/patroni", `"pending_restart":true`, false)
 			p.eventually(name+" has the parameter", func() bool {
 				got, err := p.try(name, "SHOW max_connections")

@@ -49,7 +49,7 @@ func parseRestart(body map[string]any) (r restart, code int, err error) {
 				return r, wrong, theirWords("PostgreSQL role should be either primary or replica")
 			}
 		case "restart_pending":
-			r.pending = value == true
+			r.pending = value != nil && value != false // Patroni's own tests say "True"
 		case "postgres_version":
 			if r.version, err = versionOf(text); err != nil {
 				return r, wrong, err

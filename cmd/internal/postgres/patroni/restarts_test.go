@@ -155,6 +155,7 @@ func TestAScheduledRestartIsDropped(t *testing.T) {
 		{"another role", `,"role":"primary"`, func(*scheduled) {}, 0, false},
 		{"that role", `,"role":"replica"`, func(*scheduled) {}, 0, true},
 		{"nothing is pending", `,"restart_pending":true`, func(*scheduled) {}, 0, false},
+		{"nothing is pending, as a word", `,"restart_pending":"True"`, func(*scheduled) {}, 0, false},
 		{"a restart is pending", `,"restart_pending":true`, func(s *scheduled) { s.shown.Pending = "jit" }, 0, true},
 		{"a new release", `,"postgres_version":"15.18"`, func(*scheduled) {}, 0, false},
 		{"an old release", `,"postgres_version":"15.19"`, func(*scheduled) {}, 0, true},
