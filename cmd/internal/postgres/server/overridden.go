@@ -36,7 +36,8 @@ func (s *Server) Overridden(ctx context.Context) (all []Override, err error) {
 		}
 	}
 	// One that a restart is to bring is in force from where it was. To such a setting a file gives
-	// no new source if it says what is in force by default. Our own sessions have some from us.
+	// no new source if it says what is in force by default; nor, in this session, to one that only
+	// new sessions take. Our own sessions have some from us.
 	rows, err := s.query(ctx, `SELECT name, coalesce(replace(is_from, dir, '') || ':' || line, source)
 		FROM (SELECT name, context, source, pending_restart, file, coalesce(s.sourcefile, f.sourcefile) AS is_from,
 			coalesce(s.sourceline, f.sourceline) AS line,
@@ -48,7 +49,7 @@ func (s *Server) Overridden(ctx context.Context) (all []Override, err error) {
 				WHERE s.source = 'client' AND lower(name) = lower(s.name) ORDER BY seqno DESC LIMIT 1) f ON true
 			WHERE file IS NOT NULL) x
 		WHERE is_from <> dir || file AND NOT pending_restart
-			OR is_from IS NULL AND source = 'default' AND file <> '' AND context <> 'postmaster'
+			OR is_from IS NULL AND source = 'default' AND file <> '' AND context IN ('sighup', 'superuser', 'user')
 		ORDER BY name`, strings.Join(memberNames, ","), strings.Join(user, ","), strings.Join(nowhere, ","),
 		memberConf, userConf)
 	if err != nil {

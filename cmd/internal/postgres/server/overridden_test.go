@@ -29,7 +29,7 @@ func TestWhatIsSetPastPrimacyIsSeen(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	params := map[string]string{"shared_buffers": "16MB", "work_mem": "5MB", "DateStyle": "ISO", "max_connections": "20",
-		"wal_buffers": "64kB"}
+		"wal_buffers": "64kB", "log_connections": "on", "max_files_per_process": "1000"}
 	params, err := server.Parameters(params)
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestWhatIsSetPastPrimacyIsSeen(t *testing.T) {
 	for _, n := range []*node{a, b} {
 		n.overridden("[]")
 		must(t, "configure", func(ctx context.Context) error { return n.Configure(ctx, params) })
-		n.overridden("[]") // wal_buffers waits for a restart
+		n.overridden("[]") // wal_buffers waits for a restart, log_connections for new sessions
 	}
 	for _, sql := range []string{"synchronous_standby_names = ''", "work_mem = '8MB'", "max_connections = 30",
 		"maintenance_work_mem = '32MB'", "synchronous_commit = off", "wal_buffers = '128kB'"} {
