@@ -547,6 +547,9 @@ func TestPatronisScenariosOfReplication(t *testing.T) {
 		}
 		p.owner().start("postgres", "lost", "-f", p.members["pg2"].file).ends(0).says("pg2")
 		p.whole()
+		p.figure("pg2", "primacy_postgres_discarded_bytes_total{", true)
+		p.figure("pg2", `primacy_postgres_rejoins_total{how="rewind",`, true)
+		p.figure(now, "primacy_postgres_discarded_bytes_total{", false)
 	})
 	p.scenario("basic_replication: check graceful rejection when two nodes have the same name", func() {
 		first := p.members["pg3"]
