@@ -186,12 +186,12 @@ func TestParametersAreLoadedAgain(t *testing.T) {
 // TestOverridesAreTold: what a member says of them names each, until they are gone.
 func TestOverridesAreTold(t *testing.T) {
 	x := newShared(t)
-	x.srv.overridden = []server.Override{{Name: "fsync", Source: "postgresql.auto.conf:3"}, {Name: "a", Source: "default"}}
+	x.srv.overridden = []server.Override{{Name: "fsync", Source: "postgresql.auto.conf:3"}, {Name: "a", Source: "changed"}}
 	x.load(t.Context(), true)
 	x.load(t.Context(), true)
 	said := Said{Overridden: told(x.now.overridden)}
 	if got := said.OverriddenSettings(); len(got) != 2 || got[0] != "fsync (postgresql.auto.conf:3)" ||
-		got[1] != "a (default)" {
+		got[1] != "a (changed)" {
 		t.Errorf("told %q", got)
 	}
 	if n := strings.Count(x.out.String(), "past primacy"); n != 1 {

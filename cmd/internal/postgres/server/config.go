@@ -85,6 +85,9 @@ type directory struct {
 	version   Version
 	runner    Runner
 	files     sync.Mutex // held while a file of settings is replaced
+	// What of the settings in memberNames was written last; guarded by files. It is replaced, never
+	// changed.
+	written map[string]string
 }
 
 // New checks the configuration and the binaries, and touches nothing. It returns [ErrUnfit] with

@@ -24,6 +24,8 @@ const (
 	syncSSN  = "synchronous_standby_names"
 )
 
+var memberNames = []string{conninfo, slotName, syncSSN}
+
 const (
 	autoConf = "postgresql.auto.conf"
 	userConf = "primacy.conf"
@@ -256,9 +258,24 @@ func (d *directory) writeAutoConf(drop []string, set ...setting) (changed bool, 
 	}
 	next := withSettings(string(text), drop, set)
 	if err == nil && next == string(text) {
+		d.noteLocked(set)
 		return false, durable.SyncDir(d.data) // it may have been replaced and not be on disk yet
 	}
-	return true, durable.Replace(d.path(autoConf), []byte(next))
+	err = durable.Replace(d.path(autoConf), []byte(next))
+	d.noteLocked(set)
+	return true, err
+}
+
+// noteLocked notes what was written, for [Server.Overridden].
+func (d *directory) noteLocked(set []setting) {
+	next := maps.Clone(d.written)
+	if next == nil {
+		next = map[string]string{}
+	}
+	for _, one := range set {
+		next[one.name] = one.value
+	}
+	d.written = next
 }
 
 // setForGood has these settings in postgresql.auto.conf when it returns nil, and no ALTER SYSTEM of
