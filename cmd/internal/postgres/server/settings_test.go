@@ -7,46 +7,86 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
+	"github.com/primacy-go/primacy/cmd/internal/procfs"
 )
 
 // slowAlterSystem begins an ALTER SYSTEM of work_mem that has read the file of such settings. When
-// the function that it returns is called it writes the file anew, and the settings are loaded.
+// the function that it returns is called it writes the file anew.
 func (n *node) slowAlterSystem() (finish func()) {
 	n.t.Helper()
 	auto := filepath.Join(n.cfg.Data, "postgresql.auto.conf")
-	text, err := os.ReadFile(auto)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	// It reads from a pipe, in whose place the file is put back meanwhile.
-	if err := errors.Join(os.Rename(auto, auto+".kept"), syscall.Mkfifo(auto, 0o600)); err != nil {
-		n.t.Fatal(err)
-	}
-	conn, done := n.connect(), make(chan error, 1)
-	go func() {
-		_, err := conn.Exec(context.Background(), "ALTER SYSTEM SET work_mem = '8MB'")
-		done <- err
-	}()
-	var pipe *os.File
-	n.waits("ALTER SYSTEM reads", func(context.Context) (err error) {
-		pipe, err = os.OpenFile(auto, os.O_WRONLY|syscall.O_NONBLOCK, 0)
-		return err
-	})
-	if err := os.Rename(auto+".kept", auto); err != nil {
-		n.t.Fatal(err)
-	}
-	return func() {
-		n.t.Helper()
-		_, err := pipe.Write(text)
-		if err := errors.Join(err, pipe.Close(), <-done); err != nil {
+	conn := n.connect()
+	for {
+		text, err := os.ReadFile(auto)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		// It reads from a pipe, in whose place the file is put back meanwhile.
+		if err := errors.Join(os.Rename(auto, auto+".kept"), syscall.Mkfifo(auto, 0o600)); err != nil {
+			n.t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := conn.Exec(context.Background(), "ALTER SYSTEM SET work_mem = '8MB'")
+			done <- err
+		}()
+		var pipe *os.File
+		n.waits("somebody reads", func(context.Context) (err error) {
+			pipe, err = os.OpenFile(auto, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+			return err
+		})
+		if err := os.Rename(auto+".kept", auto); err != nil {
+			n.t.Fatal(err)
+		}
+		readers := n.readers(pipe)
+		end := func() error {
+			_, err := pipe.Write(text)
+			return errors.Join(err, pipe.Close(), <-done)
+		}
+		if slices.Equal(readers, []int{int(conn.PgConn().PID())}) {
+			return func() {
+				n.t.Helper()
+				if err := end(); err != nil {
+					n.t.Fatal(err)
+				}
+			}
+		}
+		// Another process of the server was late to load its settings.
+		_ = end()
+		if err := os.WriteFile(auto, text, 0o600); err != nil {
 			n.t.Fatal(err)
 		}
 	}
+}
+
+// readers returns the processes of the server that read from a pipe, once one does.
+func (n *node) readers(pipe *os.File) (all []int) {
+	n.t.Helper()
+	is, err := pipe.Stat()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.waits("a process has opened the pipe", func(context.Context) error {
+		for _, pid := range procfs.PIDs() {
+			fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+			for _, fd := range fds {
+				if f, err := os.Stat(fd); err == nil && pid != os.Getpid() && os.SameFile(is, f) {
+					all = append(all, pid)
+				}
+			}
+		}
+		if len(all) == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	return all
 }
 
 // waitsForAlterSystem runs f, which must not return before an ALTER SYSTEM that read the file
