@@ -286,7 +286,8 @@ func (c *shownCluster) schedules(m string) {
 			Started string `json:"postmaster_start_time"`
 			State   string
 		}
-		if _, text := c.ask(m, "GET", "/patroni", ""); json.Unmarshal([]byte(text), &is) != nil || is.State != "running" {
+		_, text := c.ask(m, "GET", "/patroni", "")
+		if json.Unmarshal([]byte(text), &is) != nil || is.State != "running" {
 			return ""
 		}
 		return is.Started
@@ -307,7 +308,8 @@ func (c *shownCluster) schedules(m string) {
 	was := ""
 	c.eventually("when its server was started is known", func() bool { was = started(); return was != "" })
 	soon := time.Now().Add(2 * time.Second).Format(time.RFC3339Nano)
-	if code, text := c.ask(m, "POST", "/restart", `{"schedule":"`+soon+`","role":"replica"}`); code != http.StatusAccepted {
+	code, text := c.ask(m, "POST", "/restart", `{"schedule":"`+soon+`","role":"replica"}`)
+	if code != http.StatusAccepted {
 		c.Errorf("a restart at %s: %d %s", soon, code, text)
 	}
 	c.eventually("the server was restarted", func() bool { is := started(); return is != "" && is != was })

@@ -356,8 +356,8 @@ func (m memberJSON) override(told string) string {
 	case file == "postgresql.auto.conf":
 		return said + fmt.Sprintf("on its server psql -c 'ALTER SYSTEM RESET %s' -c 'SELECT pg_reload_conf()'", name)
 	case !strings.Contains(source, ":"):
-		return fmt.Sprintf("%s is not as primacy has set it any more: 'primacy postgres restart %s' sets it again", name,
-			m.Name)
+		return fmt.Sprintf("%s is not as primacy has set it any more: 'primacy postgres restart %s' sets it again",
+			name, m.Name)
 	}
 	return said + "take it out there, then on its server psql -c 'SELECT pg_reload_conf()'"
 }

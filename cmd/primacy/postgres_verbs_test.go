@@ -60,7 +60,8 @@ func TestDescribeCluster(t *testing.T) {
 	var out bytes.Buffer
 	others := []primacy.Entry{behind,
 		saying(t, "pg3", 10, agent.Said{Phase: core.PhaseFollowing, NoSync: true, Leaving: true,
-			Overridden: "work_mem (postgresql.auto.conf:3), fsync (postgresql.conf:9), synchronous_standby_names (changed)"}),
+			Overridden: "work_mem (postgresql.auto.conf:3), fsync (postgresql.conf:9), " +
+				"synchronous_standby_names (changed)"}),
 		saying(t, "pg4", 11, agent.Said{Phase: core.PhaseFollowing, NoSync: true})}
 	if err := describeCluster("orders", primacy.State{Leader: &leader, Waiting: others}, &rec).
 		write(&out); err != nil {
@@ -74,8 +75,8 @@ func TestDescribeCluster(t *testing.T) {
 		"pg3: work_mem is set past primacy, in postgresql.auto.conf:3: on its server psql " +
 			"-c 'ALTER SYSTEM RESET work_mem' -c 'SELECT pg_reload_conf()'\n",
 		"pg3: fsync is set past primacy, in postgresql.conf:9: take it out there",
-		"pg3: synchronous_standby_names is not as primacy has set it any more: 'primacy postgres restart pg3' sets it " +
-			"again\n",
+		"pg3: synchronous_standby_names is not as primacy has set it any more: " +
+			"'primacy postgres restart pg3' sets it again\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant a line %q", out.String(), want)
