@@ -15,7 +15,7 @@ type EventKind int
 // and duplicate IDs are told, since locks come and go too often.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
-	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Not after Session.Close
+	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Never once Session.Close was called
 	Renewed                            // Lease; Took: from sending the renewal to the store's answer
 	RenewalMissed                      // Lease, Took; Cause: the store's error, or context.DeadlineExceeded: no answer
 	CampaignBegun                      // Name

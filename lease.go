@@ -130,9 +130,13 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	}
 	if o.Stop != core.None {
 		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
-		l.s.log.log(slog.LevelWarn, "lease ending",
-			"lease", l.dl.ID(), "cause", o.Stop.String(), "misses", l.core.Misses())
-		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.Stop)})
+		if o.Stop != core.Closed {
+			l.s.log.log(slog.LevelWarn, "lease ending",
+				"lease", l.dl.ID(), "cause", o.Stop.String(), "misses", l.core.Misses())
+		}
+		if cause != core.Closed { // else Session.Close has ended the contexts
+			l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.Stop)})
+		}
 	}
 	if o.EndRight {
 		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseOver, Cause: cause})
