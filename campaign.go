@@ -26,8 +26,8 @@ type campaigner struct {
 
 // newCampaigner returns a claim that takes events from now on.
 func newCampaigner(ctx context.Context, l *lease, at seat, spec claimSpec, vacate func()) *campaigner {
-	k := &campaigner{spec: spec, state: termState{own: spec.ownValue}, vacate: vacate}
-	k.claim = claim{l: l, seat: at, claimSpec: &k.spec, termState: &k.state, values: ctx, executor: k}
+	k := &campaigner{spec: spec, state: termState{announcements: spec.forName}, vacate: vacate}
+	k.claim = claim{l: l, seat: at, claimSpec: &k.spec, termState: &k.state, campaignCtx: ctx, executor: k}
 	k.step(core.ClaimEvent{Kind: core.Stand})
 	return k
 }
@@ -97,7 +97,7 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 		ordered, k.ordered = k.ordered, nil
 		return *ordered, k.refusal
 	case ctx.Err() != nil:
-		return k.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+k.name, k.lastErr)
+		return k.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), ctxEnded(ctx, "campaign for "+k.name, k.lastErr)
 	}
 	return k.answeredLocked(got, err), k.refusal
 }
@@ -106,12 +106,12 @@ func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, e
 	ctx, cancel := context.WithTimeout(ctx, k.l.timing.Attempt)
 	defer cancel()
 	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: k.entryValue(p.ID), Try: k.try}
-	if k.exchange != nil {
-		if got, err := k.exchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {
+	if k.enterByExchange != nil {
+		if got, err := k.enterByExchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {
 			return got, err
 		}
 	}
-	places, err := k.l.dl.Claim(ctx, claim)
+	places, err := k.l.stored.Claim(ctx, claim)
 	if err == nil && len(places) == 1 {
 		return places[0], nil
 	}
@@ -122,12 +122,12 @@ func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, e
 // have different values the store keeps that of the call that came first, which nobody knows: shown
 // is the first, so that the last value is brought to the store once more.
 func (k *campaigner) entryValue(id string) []byte {
-	if k.own == nil {
+	if k.announcements == nil {
 		return k.value
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.own.get()
+	s := k.announcements.get()
 	if k.place.ID == id && k.shown == nil {
 		k.shown = s
 	}
@@ -138,7 +138,7 @@ func (k *campaigner) entryValue(id string) []byte {
 // place is held, or by another event. So the campaign ends at once with that news, without a timer
 // or a call on the store in between.
 func (k *campaigner) await(ctx context.Context, p driver.Place) (driver.Place, error) {
-	k.l.dl.Follow(p)
+	k.l.stored.Follow(p)
 	<-ctx.Done()
 	return p, ctx.Err()
 }
@@ -158,9 +158,9 @@ func (k *campaigner) refusedLocked(err error) {
 
 func (k *campaigner) wonLocked() time.Duration { return k.began }
 
-// endedLocked tells a lock's queue that the claim is ending, so that nobody gets the lock under it
+// contextEndedLocked tells a lock's queue that the claim is ending, so that nobody gets the lock under it
 // any more. The queue's lock comes before the claim's, so another goroutine tells the queue.
-func (k *campaigner) endedLocked(core.Cause) {
+func (k *campaigner) contextEndedLocked(core.Cause) {
 	if k.onEvent != nil && k.core.Phase() == core.Stopping {
 		go k.onEvent(core.ClaimEnding)
 	}
@@ -179,17 +179,17 @@ func (k *campaigner) freedLocked(was core.ClaimPhase, nextLease bool) {
 // campaign waits for a seat in this process, and then stands in the line until this process leads.
 func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term, error) {
 	if ctx.Err() != nil {
-		return nil, unreachableOr(ctx, "campaign for "+at.name, nil)
+		return nil, ctxEnded(ctx, "campaign for "+at.name, nil)
 	}
-	_, vacate, err := s.localLines.take(ctx, at, 1, spec.try)
+	_, vacate, err := s.seats.take(ctx, at, 1, spec.try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, err
 	case err != nil:
-		return nil, unreachableOr(ctx, "campaign for "+at.name, nil)
+		return nil, ctxEnded(ctx, "campaign for "+at.name, nil)
 	}
-	if spec.ownValue != nil { // the claim goes on when this campaign has returned
-		_, drop := s.ownValues.use(at.name)
+	if spec.forName != nil { // the claim goes on when this campaign has returned
+		_, drop := s.announced.use(at.name)
 		seatOnly := vacate
 		vacate = func() { seatOnly(); drop() }
 	}
@@ -204,14 +204,14 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 		if x != nil && !x.l.alive() {
 			x.release() // at once: others need not wait until this lease has run out
 		}
-		l, err := s.live(ctx)
+		l, err := s.liveLease(ctx)
 		if err != nil {
 			x.release()
 			vacate()
 			return nil, err
 		}
-		if spec.exchange = nil; x != nil && x.l == l && ctx.Err() == nil {
-			spec.exchange = x.swap
+		if spec.enterByExchange = nil; x != nil && x.l == l && ctx.Err() == nil {
+			spec.enterByExchange = x.swap
 		} else {
 			x.release()
 		}
@@ -248,8 +248,8 @@ type exchange struct {
 // can exchange, and a free seat for the next claim. Again says that there will be a next claim.
 func (c *claim) giveUpOrExchange(again bool) *exchange {
 	x := &exchange{l: c.l, old: c, at: c.seat.otherWriterSeat()}
-	if _, can := c.l.dl.(driver.Exchanger); can && again && c.slots == 0 {
-		_, x.vacate, _ = c.l.s.localLines.take(context.Background(), x.at, 1, true) // nil if it is not free
+	if _, can := c.l.stored.(driver.Exchanger); can && again && c.slots == 0 {
+		_, x.vacate, _ = c.l.s.seats.take(context.Background(), x.at, 1, true) // nil if it is not free
 	}
 	x.order = c.step(core.ClaimEvent{Kind: core.GiveUp})
 	switch {
@@ -287,7 +287,7 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	old.mu.Lock()
 	p := old.place
 	old.mu.Unlock()
-	got, err := old.l.dl.(driver.Exchanger).Exchange(ctx, p, next)
+	got, err := old.l.stored.(driver.Exchanger).Exchange(ctx, p, next)
 	if err == nil {
 		old.step(core.ClaimEvent{Kind: core.Left})
 	} else {

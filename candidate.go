@@ -67,7 +67,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 	}
 	wait := func(tries int) error {
 		if pause(ctx, tries) != nil {
-			return unreachableOr(ctx, "campaign for "+c.e.name, nil)
+			return ctxEnded(ctx, "campaign for "+c.e.name, nil)
 		}
 		return nil
 	}
@@ -98,7 +98,7 @@ func (c *Candidate) begin(ctx context.Context) error {
 		return invalid("this candidate for %s runs already; make another one", c.e.name)
 	}
 	c.running, c.returned = ctx, make(chan struct{})
-	_, c.dropValue = c.e.s.ownValues.use(c.e.name) // what is restated in one term stands in the next
+	_, c.dropValue = c.e.s.announced.use(c.e.name) // what is restated in one term stands in the next
 	return nil
 }
 

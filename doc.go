@@ -59,7 +59,7 @@ package primacy
 //	claim.mu                                            of one claim at a time
 //	Elections.mu
 //	lease.mu, Session.mu                                neither under the other
-//	localLines.mu, ownValues.mu, historyWriter.mu, tallies.mu, eventReaders.mu, silence.mu
-//	ownValue.mu, feed.mu, logQueue.mu
+//	seatTable.mu, announcementTable.mu, historyWriter.mu, tallies.mu, eventReaders.mu, outages.mu
+//	announcements.mu, feed.mu, logQueue.mu
 //
 // Term.Check may take claim.mu and lease.mu. A claim tells its queue on another goroutine.

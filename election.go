@@ -69,17 +69,17 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	}
 	began := e.s.uptime()
 	spec := claimSpec{value: o.Value, priority: o.Priority, began: began,
-		watched: e.s.watchElections}
+		observers: e.s.electionObservers}
 	if o.Priority > 0 {
 		if err := e.canAskToLead(ctx); err != nil {
 			return nil, err
 		}
 		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
-	own, drop := e.s.ownValues.use(e.name)
+	own, drop := e.s.announced.use(e.name)
 	defer drop()
-	spec.ownValue = own
-	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
+	spec.forName = own
+	e.s.readers.publish(Event{Kind: CampaignBegun, Name: e.name})
 	t, err := e.s.campaign(ctx, seat{name: e.name}, spec)
 	if err != nil {
 		e.s.notWon(e.name, began, err)
@@ -113,9 +113,9 @@ func (e *Election) Restate(ctx context.Context, value []byte) error {
 	}
 	what := "restate " + e.name
 	if ctx.Err() != nil {
-		return unreachableOr(ctx, what, nil) // and nothing was said
+		return ctxEnded(ctx, what, nil) // and nothing was said
 	}
-	own := e.s.ownValues.find(e.name)
+	own := e.s.announced.find(e.name)
 	if own == nil {
 		return notInLine(what)
 	}
@@ -136,7 +136,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return unreachableOr(ctx, "proclaim "+t.c.name, nil) // and nothing was said
+		return ctxEnded(ctx, "proclaim "+t.c.name, nil) // and nothing was said
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -226,8 +226,8 @@ func (e *Election) Observe(ctx context.Context, o ...ObserveOptions) iter.Seq2[S
 	return e.observe(ctx, same, func(State) {})
 }
 
-// observe is Observe. It yields states that are not the same, and calls every with each state.
-func (e *Election) observe(ctx context.Context, same func(a, b State) bool, every func(State)) iter.Seq2[State, error] {
+// observe is Observe. It yields states that are not the same, and calls onState with each state.
+func (e *Election) observe(ctx context.Context, same func(a, b State) bool, onState func(State)) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		if err := CheckName(e.name); err != nil {
 			yield(State{Name: e.name}, err)
@@ -255,7 +255,7 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, ever
 			if known && st.Revision < last.Revision {
 				continue // an old answer, of a store that is not linearizable
 			}
-			every(st)
+			onState(st)
 			changed := !known || down || !same(st, last)
 			last, known, down, try = st, true, false, 1
 			if changed && !yield(st, nil) {
@@ -365,12 +365,12 @@ func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
 // canAskToLead returns an error if the store cannot carry the request of a candidate with a
 // priority. Only a lease tells whether the store can hand over, so it grants one if there is none.
 func (e *Election) canAskToLead(ctx context.Context) error {
-	l, err := e.s.live(ctx) // the campaign has the same one, unless it ends before
+	l, err := e.s.liveLease(ctx) // the campaign has the same one, unless it ends before
 	if err != nil {
 		return err
 	}
 	_, carries := e.s.store.(driver.Asker)
-	if _, handsOver := l.dl.(driver.Transferer); !carries || !handsOver {
+	if _, handsOver := l.stored.(driver.Transferer); !carries || !handsOver {
 		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot",
 			e.name, e.s.store.Caps().Store)
 	}

@@ -199,20 +199,20 @@ func (es *Elections) work() {
 }
 
 // call is one claim among those of a call on the store, and its place when the call began.
-type call struct {
+type batchItem struct {
 	c *entrant
 	p driver.Place
 }
 
 // begin returns the claims for which nothing else was ordered meanwhile, and marks that their call
 // is under way.
-func (all tasks) begin(phase core.ClaimPhase) []call {
-	calls := make([]call, 0, len(all))
+func (all tasks) begin(phase core.ClaimPhase) []batchItem {
+	calls := make([]batchItem, 0, len(all))
 	for _, j := range all {
 		j.c.mu.Lock()
 		if j.seq == j.c.seq && j.c.core.Phase() == phase {
 			j.c.calling = true
-			calls = append(calls, call{j.c, j.c.leavingPlaceLocked()})
+			calls = append(calls, batchItem{j.c, j.c.leavingPlaceLocked()})
 		}
 		j.c.mu.Unlock()
 	}
@@ -222,7 +222,7 @@ func (all tasks) begin(phase core.ClaimPhase) []call {
 // claimAll enters claims in one call. A final error of the store is about one of them, but does not
 // say about which. So each half is asked by itself, until one claim is left with the error. A claim
 // that entered already is found by its ID.
-func (es *Elections) claimAll(l *lease, calls []call) {
+func (es *Elections) claimAll(l *lease, calls []batchItem) {
 	if len(calls) == 0 {
 		return
 	}
@@ -231,7 +231,7 @@ func (es *Elections) claimAll(l *lease, calls []call) {
 		claims[i] = driver.Claim{Name: k.p.Name, ID: k.p.ID, Value: es.spec.value}
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
-	places, err := l.dl.Claim(ctx, claims...)
+	places, err := l.stored.Claim(ctx, claims...)
 	cancel()
 	if half := len(calls) / 2; err != nil && isAnswer(err) && half > 0 && l.ctx.Err() == nil {
 		es.claimAll(l, calls[:half])
@@ -285,14 +285,14 @@ func (es *Elections) followAll(l *lease, all tasks) {
 		j.c.mu.Unlock()
 	}
 	if len(places) > 0 {
-		l.dl.Follow(places...)
+		l.stored.Follow(places...)
 		l.s.sampleForDuplicates(l, places[0].Name)
 	}
 }
 
 // releaseAll gives places up in one call. After a final error it asks again in halves, as claimAll
 // does.
-func (es *Elections) releaseAll(l *lease, calls []call) {
+func (es *Elections) releaseAll(l *lease, calls []batchItem) {
 	if len(calls) == 0 {
 		return
 	}
@@ -303,7 +303,7 @@ func (es *Elections) releaseAll(l *lease, calls []call) {
 			places[i] = k.p
 		}
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
-		err := l.dl.Release(ctx, places...)
+		err := l.stored.Release(ctx, places...)
 		cancel()
 		half := len(calls) / 2
 		switch {

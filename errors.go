@@ -75,7 +75,7 @@ func Reasons() []Reason {
 }
 
 // reasons are those of terms that a session has seen end, for counting them.
-var reasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed}
+var countedReasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed}
 
 // causes has for each cause of the core the error that a term ends with, and the reason that its
 // history tells. No term ends for None.
@@ -118,9 +118,9 @@ func unreachable(ctx context.Context, what string, last error) error {
 	return fmt.Errorf("primacy: %s: %w: %w; last: %w", what, ErrUnreachable, context.Cause(ctx), last)
 }
 
-// unreachableOr is unreachable for a wait that needs no answer of the store. If last is no error of
+// ctxEnded is unreachable for a wait that needs no answer of the store. If last is no error of
 // the store the error says only that ctx ended.
-func unreachableOr(ctx context.Context, what string, last error) error {
+func ctxEnded(ctx context.Context, what string, last error) error {
 	if last == nil || errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) {
 		return fmt.Errorf("primacy: %s: %w", what, context.Cause(ctx))
 	}

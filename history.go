@@ -83,7 +83,7 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 			return nil, err
 		}
 	}
-	all = st.lead(all)
+	all = st.withLeader(all)
 	if n := len(all); n > 0 && all[0].Reason == Unknown {
 		err = e.s.retry(ctx, "read the history of "+e.name, func(ctx context.Context) (err error) {
 			all[0].ToAfter, err = readAlive(ctx, j, e.name, all[0].Token)
@@ -120,7 +120,7 @@ func (st State) leads(t Token) bool {
 }
 
 // lead adds to the records what the line says of the leader.
-func (st State) lead(all []TermRecord) []TermRecord {
+func (st State) withLeader(all []TermRecord) []TermRecord {
 	l := st.Leader
 	if l != nil && l.Slots == 0 && (len(all) == 0 || all[0].Token < l.Token) {
 		all = append([]TermRecord{{Name: st.Name, Token: l.Token, ID: l.ID, Value: l.Value, Reason: Unknown}}, all...)
@@ -267,7 +267,7 @@ func (e *Election) Tally(ctx context.Context) (Tally, error) {
 			t.Ended[r] = uint64(n)
 			t.Elected += uint64(n)
 		}
-		if last.present {
+		if last.endUnknown {
 			t.Ended[Unknown]-- // nobody says yet that it is over
 		}
 		if t.Ended[Unknown] == 0 {

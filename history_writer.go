@@ -42,8 +42,8 @@ type historyWriter struct {
 
 	mu       sync.Mutex
 	ends     []journalRecord // of terms, and of overruns
-	begins   []pendingBegin  // in the order of due
-	alive    []pendingBegin  // terms that leave signs of life, in the order of due; at most maxAlive
+	begins   []dueRecord     // in the order of due
+	alive    []dueRecord     // terms that leave signs of life, in the order of due; at most maxAlive
 	writing  *journalRecord  // of ends; nil: none is being written
 	lost     []journalRecord // what close could not write of ends
 	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
@@ -62,9 +62,9 @@ type journalRecord struct {
 	look         *claim // whose record tells of the term before; nil: the record does not
 }
 
-// pendingBegin is a term that was won. Its beginning is recorded when it is due, unless the term is
+// dueRecord is a term that was won. Its beginning is recorded when it is due, unless the term is
 // over by then. It waits for its next sign of life in the same way.
-type pendingBegin struct {
+type dueRecord struct {
 	c    *claim
 	due  time.Duration // by uptime
 	look bool          // the record tells of the term before
@@ -84,11 +84,11 @@ func newHistoryWriter(s *Session) *historyWriter {
 func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.beginLocked(c, false) }
 
 func (w *historyWriter) beginLocked(c *claim, look bool) {
-	c.record.overran = w.overranLocked
+	c.record.recordOverrun = w.recordOverrunLocked
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.journal != nil && !w.closing && len(w.begins) < maxPending {
-		w.begins = append(w.begins, pendingBegin{c: c, due: w.s.uptime() + recordAfter, look: look})
+		w.begins = append(w.begins, dueRecord{c: c, due: w.s.uptime() + recordAfter, look: look})
 		w.startLocked()
 	}
 }
@@ -105,7 +105,7 @@ func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
 		return
 	}
 	now := w.s.clock()
-	if from, to, ok := w.s.silence.last(now - (w.s.uptime() - began)); ok {
+	if from, to, ok := w.s.outages.lastOver(now - (w.s.uptime() - began)); ok {
 		c.record.before = &recordBefore{DownFrom: w.wall(from), DownTo: w.wall(to)}
 	}
 	w.beginLocked(c, true)
@@ -306,7 +306,7 @@ func (w *historyWriter) refused() bool {
 
 // beginning returns the record of a term's beginning. It is empty if the right is over: the record
 // of the end says when the term began, too.
-func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
+func (w *historyWriter) beginning(b dueRecord) (n journalRecord) {
 	c := b.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,7 +316,7 @@ func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
 	c.record.begun = true
 	n = journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token),
 		r: record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, Before: c.record.before}}
-	if b.look || trims(c.term.token) {
+	if b.look || sumsUp(c.term.token) {
 		n.look = c
 	}
 	if b.look {
@@ -331,16 +331,16 @@ func (w *historyWriter) stayAliveLocked(c *claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.alive) >= maxAlive { // those that are over wait for their turn yet
-		w.alive = slices.DeleteFunc(w.alive, func(b pendingBegin) bool { return b.t.ended.Load() != nil })
+		w.alive = slices.DeleteFunc(w.alive, func(b dueRecord) bool { return b.t.rightEnded.Load() != nil })
 	}
 	if !w.closing && len(w.alive) < maxAlive { // all wait equally long
-		w.alive = append(w.alive, pendingBegin{c: c, t: c.term, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
+		w.alive = append(w.alive, dueRecord{c: c, t: c.term, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
 	}
 }
 
 // signOfLife returns the record that the term leads at this instant; it is empty if it does not. If
 // the process dies, its last sign of life is what is known of the end of the term.
-func (w *historyWriter) signOfLife(b pendingBegin) (n journalRecord) {
+func (w *historyWriter) signOfLife(b dueRecord) (n journalRecord) {
 	c := b.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,15 +362,15 @@ func announcedLocked(c *claim) []byte {
 
 // termRecording is what the history has of a term. The claim's lock guards it.
 type termRecording struct {
-	overran  func(*Term, time.Duration) // overranLocked of the writer; nil: no history
-	begun    bool                       // the beginning was appended, or may have been
-	before   *recordBefore              // what is known of the time before the term
-	past     reasonCounts               // how many terms before it ended, and why; nil: not known
-	ledTo    time.Time                  // when the right ended, by the wall clock
-	rightEnd core.Time                  // the same on the boot clock
-	carried  *driver.Record             // of the end, in calls that give the place up; nil: none; never changed
-	journal  string                     // for carried
-	appended bool                       // the writer has the record of the end
+	recordOverrun func(*Term, time.Duration) // recordOverrunLocked of the writer; nil: no history
+	begun         bool                       // the beginning was appended, or may have been
+	before        *recordBefore              // what is known of the time before the term
+	past          reasonCounts               // how many terms before it ended, and why; nil: not known
+	ledTo         time.Time                  // when the right ended, by the wall clock
+	rightEnd      core.Time                  // the same on the boot clock
+	carried       *driver.Record             // of the end, in calls that give the place up; nil: none; never changed
+	journal       string                     // for carried
+	appended      bool                       // the writer has the record of the end
 }
 
 // steppedLocked has the end of a term recorded once: by the call that gives the place up, or else
@@ -387,16 +387,16 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 		return
 	}
 	if s.rightEnded {
-		r.ledTo, r.rightEnd = rightEndedLocked(c), min(w.s.clock(), core.Time(c.l.trusted.Load()))
+		r.ledTo, r.rightEnd = rightEndedLocked(c), min(w.s.clock(), core.Time(c.l.lastDeadline.Load()))
 	}
 	switch phase := c.core.Phase(); {
 	case phase == core.Stopping && c.rightOver:
 		w.appendEndLocked(c, s.order.Cause)
-	case phase == core.Leaving && !r.begun && trims(c.term.token):
+	case phase == core.Leaving && !r.begun && sumsUp(c.term.token):
 		// left for Done
 	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor):
 		// After NoSuccessor the place is released and not handed over: that is another record.
-		end := w.endLocked(c, c.core.Cause()).encode(recordKey(c.term.token))
+		end := w.endRecordLocked(c, c.core.Cause()).encode(recordKey(c.term.token))
 		r.carried, r.journal = &end, historyPrefix+c.name
 	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || r.carried == nil):
 		// A call that was not confirmed may have left its record all the same: readers prefer that.
@@ -408,8 +408,8 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 func (w *historyWriter) appendEndLocked(c *claim, cause core.Cause) {
 	c.record.appended = true
 	n := journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token) + endSuffix,
-		r: w.endLocked(c, cause)}
-	if !c.record.begun && trims(c.term.token) {
+		r: w.endRecordLocked(c, cause)}
+	if !c.record.begun && sumsUp(c.term.token) {
 		n.look = c
 	}
 	w.append(n)
@@ -429,24 +429,24 @@ func (w *historyWriter) append(n journalRecord) {
 	}
 }
 
-// overranLocked has it recorded that work was seen alive so long after the right of its term had
+// recordOverrunLocked has it recorded that work was seen alive so long after the right of its term had
 // ended. The record of the end may be in the store already, so this is another one.
-func (w *historyWriter) overranLocked(t *Term, by time.Duration) {
+func (w *historyWriter) recordOverrunLocked(t *Term, by time.Duration) {
 	if by = by.Truncate(time.Millisecond); by > 0 && !t.c.lock {
 		w.append(journalRecord{journal: historyPrefix + t.c.name, key: recordKey(t.token) + overSuffix,
 			r: record{ID: w.s.o.ID, From: t.c.won, Outlived: int64(by / time.Millisecond)}})
 	}
 }
 
-// trims picks one term of sixteen. Only Append removes old records, and a short term appends no
-// beginning: those that trims picks append their end, so that the journal is bounded. What they
+// sumsUp picks one term of sixteen. Only Append removes old records, and a short term appends no
+// beginning: those that sumsUp picks append their end, so that the journal is bounded. What they
 // append has the counts of the terms before, of an Elections too: else those of removed records
 // would be lost.
-func trims(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
+func sumsUp(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
 // endLocked returns the record of the end of the claim's term. Cause is why the right is over: the
 // context may have ended before, for another cause. The caller holds the claim's lock.
-func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
+func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
 		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
 	r.Before, r.Past = c.record.before, c.record.past
@@ -475,7 +475,7 @@ func (w *historyWriter) explainLocked(c *claim, r *record) {
 		r.Paused = int64(paused / time.Millisecond)
 	}
 	// One that began later may be a call that this process slept through.
-	if since := w.s.silence.began(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
+	if since := w.s.outages.currentSince(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
 		r.DownFrom = w.wall(since)
 	}
 }
@@ -489,7 +489,7 @@ func (w *historyWriter) wall(at core.Time) time.Time {
 // that has passed (the process may have been frozen for an hour).
 func rightEndedLocked(c *claim) time.Time {
 	now := time.Now().Round(0)
-	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))
+	late := max(0, c.l.s.clock()-core.Time(c.l.lastDeadline.Load()))
 	if at := now.Add(-late); late == 0 || at.After(c.won) {
 		return at
 	}
@@ -647,8 +647,8 @@ func RecordDeath(name string, t Token, id string, at time.Time, text string) (jo
 
 // pastTerm is the newest term of some.
 type pastTerm struct {
-	token   Token
-	present bool // nobody has written its end
+	token      Token
+	endUnknown bool // nobody has written its end
 }
 
 // How many records are read at once.

@@ -115,7 +115,7 @@ func (s *Session) lockAll(ctx context.Context, try bool, names []string) ([]*Ter
 	}
 	for tries := 0; ; tries++ {
 		if err := pause(ctx, tries); err != nil {
-			return nil, unreachableOr(ctx, "lock "+sorted[0], nil)
+			return nil, ctxEnded(ctx, "lock "+sorted[0], nil)
 		}
 		held, err := s.lockSorted(ctx, try, sorted)
 		if err != nil {
@@ -203,7 +203,7 @@ func (s *Session) lock(ctx context.Context, name string, o lockRequest) (*Term, 
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, unreachableOr(ctx, "lock "+name, nil)
+		return nil, ctxEnded(ctx, "lock "+name, nil)
 	}
 	q := s.openQueue(name)
 	defer q.unref()
@@ -273,18 +273,18 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
+		return nil, ctxEnded(ctx, "acquire "+m.name, nil)
 	}
-	n, vacate, err := m.s.localLines.take(ctx, semaphoreSeat(m.name), m.slots, try)
+	n, vacate, err := m.s.seats.take(ctx, semaphoreSeat(m.name), m.slots, try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, ErrHeld
 	case errors.Is(err, ErrInvalid):
 		return nil, err
 	case err != nil:
-		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
+		return nil, ctxEnded(ctx, "acquire "+m.name, nil)
 	}
-	spec := claimSpec{slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}
+	spec := claimSpec{slots: m.slots, try: try, lock: true, turnBits: turnBits, observers: m.s.semaphoreObservers}
 	t, err := m.s.campaignSeated(ctx, slotSeat(m.name, n), spec, vacate, nil)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld

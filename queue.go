@@ -88,7 +88,7 @@ func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.err = q.campaignErr; !last || !errors.Is(w.err, ErrUnreachable) {
-		w.err = unreachableOr(w.ctx, "lock "+q.name, nil)
+		w.err = ctxEnded(w.ctx, "lock "+q.name, nil)
 	}
 }
 
@@ -174,7 +174,7 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 	id := q.last
 	q.mu.Unlock()
 	at := seat{name: q.name}
-	spec := claimSpec{try: o.Try, lock: true, turnBits: turnBits, watched: q.s.watchQueues,
+	spec := claimSpec{try: o.Try, lock: true, turnBits: turnBits, observers: q.s.lockObservers,
 		onEvent: func(what core.QueueEventKind) { q.claimEvent(id, what) }}
 	if o.Read { // this process may hold several claims for reading: each has a seat of its own
 		at, spec.slots = readerSeat(q.name, id), driver.Unlimited
@@ -262,7 +262,7 @@ func (t *Term) endShare() {
 // it knows only what somebody has found out before.
 func (t *Term) isOver(now core.Time) bool {
 	switch {
-	case t.contextEnded.Load() != nil || t.ended.Load() != nil:
+	case t.contextEnded.Load() != nil || t.rightEnded.Load() != nil:
 		return true
 	case now >= core.Time(t.l.deadline.Load()):
 		return t.Check() != nil

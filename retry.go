@@ -35,14 +35,14 @@ func jittered(n int) time.Duration {
 }
 
 // retrier repeats calls on the store that belong to no claim. Limit is that of one call.
-type retrier struct{ limit time.Duration }
+type retrier struct{ callLimit time.Duration }
 
 // retry repeats a call until the store accepts or refuses it, or ctx ends. Every call on a store is
 // safe to repeat.
 func (s retrier) retry(ctx context.Context, what string, call func(context.Context) error) error {
 	var last error
 	for try := 1; ; try++ {
-		callCtx, cancel := context.WithTimeout(ctx, s.limit)
+		callCtx, cancel := context.WithTimeout(ctx, s.callLimit)
 		err := call(callCtx)
 		cancel()
 		if err == nil || errors.Is(err, driver.ErrGone) {
@@ -67,8 +67,8 @@ type uptimeClock struct{ born time.Time }
 // uptime is how long the session has been there.
 func (w uptimeClock) uptime() time.Duration { return time.Since(w.born) }
 
-// silence is when the store did not answer this session's calls for its lease: for the history.
-type silence struct {
+// outages is when the store did not answer this session's calls for its lease: for the history.
+type outages struct {
 	mu       sync.Mutex
 	since    core.Time // when the first call was sent of those that failed in a row; 0: the last one did not
 	failed   core.Time // when the last of those failed
@@ -77,7 +77,7 @@ type silence struct {
 
 // called takes what a renewal or a grant has returned. A call that the process itself slept through
 // counts for one attempt. A time in which the session made no calls is no outage.
-func (s *silence) called(now core.Time, timing core.Timing, err error) {
+func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	noAnswer := err != nil && !driver.IsFinal(err)
@@ -103,14 +103,14 @@ func (s *silence) called(now core.Time, timing core.Timing, err error) {
 }
 
 // began returns since when the store has not answered; 0: it answered the last call.
-func (s *silence) began() core.Time {
+func (s *outages) currentSince() core.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.since
 }
 
 // last returns the last outage that is over, if it ended after that.
-func (s *silence) last(after core.Time) (from, to core.Time, ok bool) {
+func (s *outages) lastOver(after core.Time) (from, to core.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.from, s.to, s.to > after

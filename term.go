@@ -20,7 +20,7 @@ type Term struct {
 	l            *lease
 	token        Token
 	values       context.Context            // whose values the term's context has
-	ended        atomic.Pointer[EndedError] // why the right is over; nil while it is not
+	rightEnded   atomic.Pointer[EndedError] // why the right is over; nil while it is not
 	contextEnded atomic.Pointer[EndedError] // why the context has ended; nil while it has not
 	made         atomic.Pointer[contexts]   // nil until somebody asks: most terms of a lock end before that
 	share        share                      // only of a lock's term
@@ -62,7 +62,7 @@ func (t *Term) contexts() *contexts {
 
 // catchUp cancels those contexts of m that have ended in t.
 func (t *Term) catchUp(m *contexts) {
-	if t.ended.Load() != nil {
+	if t.rightEnded.Load() != nil {
 		m.cancelRight()
 	}
 	if e := t.contextEnded.Load(); e != nil {
@@ -100,7 +100,7 @@ func (t *Term) Context() context.Context { return t.contexts().work }
 // call, takes no lock and allocates nothing while it says yes. Ask before each act: no check can
 // recall a write that is already on its way, only a fence can (see [Term.Token]).
 func (t *Term) Check() error {
-	if e := t.ended.Load(); e != nil {
+	if e := t.rightEnded.Load(); e != nil {
 		return t.endedError(e)
 	}
 	if t.l.s.clock() >= core.Time(t.l.deadline.Load()) {
@@ -118,7 +118,7 @@ func (t *Term) Check() error {
 // Programs of one machine may compare it; the time that is left is [Term.Remaining]. The term's
 // context has no deadline of its own, since each renewal would move it.
 func (t *Term) Deadline() time.Duration {
-	if t.ended.Load() != nil {
+	if t.rightEnded.Load() != nil {
 		return 0
 	}
 	return time.Duration(t.l.deadline.Load())
@@ -150,7 +150,7 @@ func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Dura
 
 // Lease returns the ID under which the store knows the lease, for who is to end it once this
 // process is seen dead (see [driver.Store]). It is the same for the whole term.
-func (t *Term) Lease() string { return t.l.dl.ID() }
+func (t *Term) Lease() string { return t.l.stored.ID() }
 
 // TTL returns the time to live of the lease, as the store granted it.
 func (t *Term) TTL() time.Duration { return t.l.timing.TTL }
@@ -201,7 +201,7 @@ func (t *Term) Explain(text string, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.rightOver {
-		c.explanation, c.failed = text, failed
+		c.explanation, c.workFailed = text, failed
 	}
 }
 
@@ -215,7 +215,7 @@ func (t *Term) Outlived(by time.Duration) {
 }
 
 func (t *Term) outlivedLocked(by time.Duration) {
-	if overran := t.c.record.overran; overran != nil {
+	if overran := t.c.record.recordOverrun; overran != nil {
 		overran(t, by)
 	}
 }
@@ -255,7 +255,7 @@ func (t *Term) endContext(e *EndedError) {
 
 // endRight makes Check say no, for good. First says that nothing did so before.
 func (t *Term) endRight(e *EndedError) (first bool) {
-	first = t.ended.CompareAndSwap(nil, e)
+	first = t.rightEnded.CompareAndSwap(nil, e)
 	if m := t.made.Load(); m != nil {
 		m.cancelRight()
 	}
@@ -289,7 +289,7 @@ func (t *Term) expire() error {
 	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
 		t.c.notify("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause}, nil)
 	}
-	return t.endedError(t.ended.Load())
+	return t.endedError(t.rightEnded.Load())
 }
 
 // exitOverrun is the status of a process that ends itself because its work outlived its right:
@@ -311,7 +311,7 @@ func (t *Term) watchOverrunLocked() {
 		return
 	}
 	t.overdue = true
-	t.waitOverrun(min(t.l.s.clock()+t.l.timing.Grace, core.Time(t.l.trusted.Load())))
+	t.waitOverrun(min(t.l.s.clock()+t.l.timing.Grace, core.Time(t.l.lastDeadline.Load())))
 }
 
 // waitOverrun waits until then by the boot clock. It reads the clock once a second, since timers
@@ -341,7 +341,7 @@ func (t *Term) overrun() {
 	}
 	s := c.l.s
 	s.stats.overruns.Add(1)
-	s.readers.event(Event{Kind: WorkOverran, Name: c.name, Token: t.token, Lease: c.l.dl.ID(), Lock: c.lock})
+	s.readers.publish(Event{Kind: WorkOverran, Name: c.name, Token: t.token, Lease: c.l.stored.ID(), Lock: c.lock})
 	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", t.token, "cause", cause.String())
 	if s.o.Overrun == OverrunExit {
 		s.log.flush()
@@ -479,7 +479,7 @@ func (t *Term) beginWork() error {
 	}
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
-	if e := t.ended.Load(); e != nil {
+	if e := t.rightEnded.Load(); e != nil {
 		return t.endedError(e)
 	}
 	t.c.activeWork++
