@@ -25,8 +25,8 @@ type claim struct {
 	mu          sync.Mutex
 	core        core.Claim
 	place       driver.Place    // does not change any more once the claim leads
-	term        *Term           // nil before the claim leads
-	campaignCtx context.Context // of the campaign, for the term's context
+	term        *Term           // nil before it leads; nobody has that of a lock's queue: holders have the shares
+	campaignCtx context.Context // its values go to the term's context; its end gives a waiting claim up
 	freed       bool            // the claim does not stand any more
 	// These are made when somebody waits for them.
 	onceFreed chan struct{} // closed when freed is set
@@ -44,12 +44,12 @@ type termState struct {
 	lastErr        error           // what the store said to the last call, nil after one that succeeded
 	won            time.Time       // by the wall clock
 	contextEndedAt time.Duration   // when the term's context ended, by uptime
-	rightOver      bool            // Check says no for good
+	rightOver      bool            // the claim has ended the right; Term.expire may have made Check say no before
 	explanation    string          // what Term.Explain was told last
 	workFailed     bool            // the work failed, as Term.Explain was told
 	successorID    string          // the ID of the session that is to get the claim
-	announcements  *announcements  // what is said of the claim beside its campaign's value; nil: nothing
-	shown          *announcement   // the least of it that the store has for the claim's present ID; nil: not entered
+	announcements  *announcements  // in place of the campaign's value; nil: none
+	shown          *announcement   // the store has this one, or a newer one, for the present ID; nil: not entered
 	showing        bool            // show runs
 	record         termRecording
 	handOvers      handOverRequests
@@ -63,13 +63,13 @@ type claimSpec struct {
 	turnBits  uint // how many bits of a term's token come from lockToken, below those of the claim's
 	priority  int  // a request with a smaller one is not heard
 	value     []byte
-	forName   *announcements // of an election's campaign, for the claim's own
+	forName   *announcements // of an election's name; newCampaigner gives them to the claim
 	observers []observer
 	began     time.Duration // when the campaign began, by uptime
 	// askToLead asks leaders to hand over while the claim waits; may be nil.
 	askToLead func(context.Context, *claim)
-	// exchange makes the claim and gives another one up in one call; may be nil. Where it answers
-	// ErrRefused the claim is made by itself.
+	// enterByExchange makes the claim and gives another one up in one call; may be nil. If it
+	// answers ErrRefused the claim is made in a call of its own.
 	enterByExchange func(context.Context, driver.Claim) (driver.Place, error)
 	// onEvent tells a lock's queue what became of its claim; may be nil.
 	onEvent func(core.QueueEventKind)
@@ -84,7 +84,8 @@ type executor interface {
 	releaseLocked(o core.ClaimOrder)
 	// refusedLocked is called when the store will not have the claim, now or when asked again.
 	refusedLocked(err error)
-	// wonLocked is called when the claim leads. It returns when the campaign began, by uptime.
+	// wonLocked is called when the claim leads. For the observers it returns when the campaign
+	// began, by uptime: the claims of an Elections share a spec, and began at different times.
 	wonLocked() time.Duration
 	// contextEndedLocked is called when the term's context has ended.
 	contextEndedLocked(cause core.Cause)
@@ -137,7 +138,7 @@ func (c *claim) keepPlaceLocked(asked, got driver.Place, err error) error {
 }
 
 // fits says whether got is the place that was asked for: under another's, a term would be a second
-// leader.
+// leader. The token must leave its top turnBits free, by which lockToken shifts it.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
@@ -199,13 +200,14 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 	}
 	o := c.stepLocked(e)
 	if err == nil && c.termState != nil && c.announcements != nil {
-		c.announcements.answered(c.shown, nil)
+		c.announcements.answered(c.shown, nil) // entryValue set shown before the call
 		c.showLocked()
 	}
 	return o
 }
 
-// proclaim says something of the claim while it leads. It returns where, and as what number.
+// proclaim announces value for the claim while it leads. It returns the announcements that have it,
+// and its number.
 func (c *claim) proclaim(value []byte) (own *announcements, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,9 +220,8 @@ func (c *claim) proclaim(value []byte) (own *announcements, n uint64) {
 	return c.announcements, n
 }
 
-// showLocked has the store show what was said last of the claim, if it does not and the claim
-// stands. Until then the claim has one call for it at a time: an earlier one that is still on its
-// way must not come after a later one.
+// showLocked brings the last announcement to the store, if the store does not have it and the claim
+// stands. One Update is under way at a time, so that no older value overtakes a newer one.
 func (c *claim) showLocked() {
 	if _, _, due := c.unshownLocked(); due && !c.showing {
 		c.showing = true
@@ -228,7 +229,8 @@ func (c *claim) showLocked() {
 	}
 }
 
-// unshownLocked returns what was said last, if the claim stands and the store does not have it.
+// unshownLocked returns the last announcement; due says that the claim stands and the store does
+// not have it.
 func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	phase := c.core.Phase()
 	if c.termState == nil || c.announcements == nil || c.freed || phase < core.Waiting || phase > core.Stopping {
@@ -238,10 +240,10 @@ func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	return s, c.place, s.n != c.shown.n
 }
 
-// show brings what was said last to the store, until the store has it or the claim does not stand.
+// show repeats Update until the store has the last announcement or the claim does not stand.
 func (c *claim) show() {
 	for tries := 0; ; {
-		_ = pause(c.l.ctx, tries)
+		_ = pause(c.l.ctx, tries) // beat has freed the claim before this ctx ends: then nothing is due
 		c.mu.Lock()
 		s, p, due := c.unshownLocked()
 		if !due {
@@ -476,8 +478,8 @@ func (c *claim) waitFreed(ctx context.Context, what string) error {
 // idle returns a channel that is closed once the claim is idle; nil if it is already.
 func (c *claim) idle() <-chan struct{} { return c.once(&c.onceIdle, c.isIdleLocked) }
 
-// once returns the channel at ch, made if there is none, or nil if what it would tell is so
-// already. So is called with mu held.
+// once returns the channel at ch, made if there is none; nil if already says that there is nothing
+// to wait for. Already is called with mu held.
 func (c *claim) once(ch *chan struct{}, already func() bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -138,7 +138,7 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 		}
 		shut := es.s.shut
 		if n.last {
-			shut = nil // it is closed already: the end of the last attempt wakes
+			shut = nil // it is closed and would spin: from here on moveLocked wakes us after the last attempt
 		}
 		select {
 		case <-es.ready:
@@ -149,7 +149,9 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 	}
 }
 
-// take returns the oldest news, if there is any, and whether there will never be more.
+// take returns the oldest news, if there is any; done says that there will be no more, since ctx
+// has ended, Close was called, or the session is closed and no attempt is left. Each reader that
+// leaves something to see wakes the next.
 func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	es.s.mu.Lock()
 	last := es.s.closed
@@ -165,7 +167,7 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 		return n, true
 	}
 	for len(es.untold) > 0 {
-		n, es.untold[0] = es.untold[0], n
+		n, es.untold[0] = es.untold[0], n // so that the array does not keep the term
 		es.untold = es.untold[1:]
 		if n.t == nil || n.err != nil {
 			return n, false
@@ -219,8 +221,8 @@ func (es *Elections) forgetLocked(a *attempt) {
 }
 
 // dropLocked ends an attempt whose term Terms will not yield; why is for the event, if it has won
-// none. News of such terms is removed once it is half of all news, since nobody may be iterating.
-// The caller holds mu, and gives up the claim if there is one.
+// none. News of such terms is removed once it is half of all news: perhaps nobody iterates, and it
+// would pile up. The caller holds mu, and gives up the claim if there is one.
 func (es *Elections) dropLocked(a *attempt, why error) {
 	won := a.phase == leads
 	if a.c != nil {
@@ -268,7 +270,7 @@ func (es *Elections) withdraw(name string) {
 			// If the seat comes in this moment, gotSeat gives it back.
 			es.s.seats.cancel(seat{name: name}, &seatWaiter{attempt: a})
 			return
-		case was == wantsLease:
+		case was == wantsLease: // findLeases skips it: its phase is attemptOver
 			es.s.seats.vacate(seat{name: name}, 0)
 			return
 		case c.withdraw():
@@ -361,7 +363,7 @@ func (es *Elections) queueUp(a *attempt) {
 	es.mu.Lock()
 	withdrawn := a.phase == attemptOver
 	es.mu.Unlock()
-	if withdrawn { // and Withdraw may have looked before it waited
+	if withdrawn { // Withdraw may have run before takeOrWait, and found nothing to cancel
 		es.s.seats.cancel(seat{name: a.name}, &seatWaiter{attempt: a})
 	}
 }
@@ -394,7 +396,7 @@ func (es *Elections) findLeaseLocked(a *attempt) {
 // findLeases finds a lease for all attempts that wait for one.
 func (es *Elections) findLeases() {
 	for again := false; ; {
-		if again { // no claim could be made: the last lease ended at once, and the next one may
+		if again { // no claim got in: the lease ended at once, and the next may do the same
 			_ = pause(es.ctx, 1)
 		}
 		l, err := es.s.liveLease(es.ctx)
@@ -479,8 +481,9 @@ func (c *entrant) wonLocked() time.Duration {
 	return a.began
 }
 
-// contextEndedLocked reports the end of a term that was yielded. For one that was not, the next attempt
-// begins, and the term is resigned, unless somebody found it by Session.Terms and has resigned it.
+// contextEndedLocked reports the end of a term that was yielded. For one that was not, the next
+// attempt begins, and the term is resigned, unless somebody found it by Session.Terms and has
+// resigned it. It takes Elections.mu and the seats' lock one after the other.
 func (c *entrant) contextEndedLocked(cause core.Cause) {
 	a, es := c.attempt, c.attempt.es
 	resigned := c.core.Phase().GivenUp()

@@ -109,7 +109,7 @@ func (c *entrant) carryLocked(o core.ClaimOrder) {
 		c.attempt.es.postLocked(c, taskEnter, o.Tries)
 	case core.HandOver:
 		go c.release(o)
-	}
+	} // wonLocked and freedLocked have told what Lead and Finish say
 }
 
 func (c *entrant) releaseLocked(o core.ClaimOrder) {
@@ -130,8 +130,8 @@ func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// postLocked replaces the claim's last task. If calls failed before, tries of them, the task comes
-// after a pause. The caller holds the claim's lock.
+// postLocked replaces the claim's last task. After tries failed calls the task comes after a pause.
+// The caller holds the claim's lock.
 func (es *Elections) postLocked(c *entrant, do taskKind, tries int) {
 	c.seq++
 	j := task{c, c.seq, do}
@@ -198,14 +198,14 @@ func (es *Elections) work() {
 	}
 }
 
-// call is one claim among those of a call on the store, and its place when the call began.
+// batchItem is one claim of a call on the store for many, and its place when the call began.
 type batchItem struct {
 	c *entrant
 	p driver.Place
 }
 
 // begin returns the claims for which nothing else was ordered meanwhile, and marks that their call
-// is under way.
+// is under way. A claim that enters carries no record yet.
 func (all tasks) begin(phase core.ClaimPhase) []batchItem {
 	calls := make([]batchItem, 0, len(all))
 	for _, j := range all {
@@ -239,7 +239,8 @@ func (es *Elections) claimAll(l *lease, calls []batchItem) {
 		return
 	}
 	es.learn(len(calls), err)
-	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...) // the rest is no place
+	// A place that is missing is an empty one, which keepPlaceLocked refuses.
+	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...)
 	for i, k := range calls {
 		k.c.claimAnswered(k.p, places[i], err)
 	}
@@ -286,7 +287,7 @@ func (es *Elections) followAll(l *lease, all tasks) {
 	}
 	if len(places) > 0 {
 		l.stored.Follow(places...)
-		l.s.sampleForDuplicates(l, places[0].Name)
+		l.s.sampleForDuplicates(l, places[0].Name) // is another process here under this ID?
 	}
 }
 
@@ -296,7 +297,7 @@ func (es *Elections) releaseAll(l *lease, calls []batchItem) {
 	if len(calls) == 0 {
 		return
 	}
-	e := core.ClaimEvent{Kind: core.LeaseOver}
+	e := core.ClaimEvent{Kind: core.LeaseOver} // a claim that is Leaving keeps its own cause
 	if l.ctx.Err() == nil {
 		places := make([]driver.Place, len(calls))
 		for i, k := range calls {

@@ -12,10 +12,11 @@ import (
 type EventKind int
 
 // Behind each kind stand the fields of [Event] that it fills in, besides At. Of locks only overruns
-// and duplicate IDs are told, since locks come and go too often.
+// and duplicate IDs are told, since locks come and go too often. WorkStopped comes before Ended, or
+// after it if the right was lost first.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
-	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Not once Session.Close was called
+	LeaseLost                          // Lease, Cause: its terms' contexts end. Not once Session.Close was called
 	Renewed                            // Lease; Took: from sending the renewal to the store's answer
 	RenewalMissed                      // Lease, Took; Cause: the store's error, or context.DeadlineExceeded: no answer
 	CampaignBegun                      // Name
@@ -23,7 +24,7 @@ const (
 	Elected                            // Name, Token, Lease; Took: since CampaignBegun
 	Stopping                           // the work has to stop. Name, Token, Lease, Reason, Cause, By, Text, To
 	Ended                              // the right is over: once for each Elected. As Stopping; Took: since Stopping
-	WorkStopped                        // the term was resigned. Name, Token, Lease, Reason; Took: since Stopping
+	WorkStopped                        // resigned: no work runs. Name, Token, Lease, Reason; Took: since Stopping
 	HandedOver                         // Name, Token, Lease; To: whose session leads now
 	WorkOverran                        // work still runs though its right is over. Name, Token, Lease, Lock
 	NotHandedOver                      // the hand-over failed, or nobody knows. Name, Token, Lease, To; Cause: why
@@ -93,7 +94,8 @@ func (r *eventReaders) quit(f *feed[Event]) {
 	}
 }
 
-// event tells all readers. Where it costs much to make the event, the caller asks any first.
+// publish sends an event to all readers. Where it costs much to make the event, the caller asks any
+// first.
 func (r *eventReaders) publish(ev Event) {
 	if !r.any() {
 		return

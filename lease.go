@@ -24,10 +24,10 @@ type lease struct {
 	stored       driver.Lease
 	timing       core.Timing
 	deadline     atomic.Int64          // on the boot clock; 0 if the lease ended before its deadline
-	lastDeadline atomic.Int64          // the last deadline that was not 0: the store keeps others out until then
+	lastDeadline atomic.Int64          // the last deadline that was not 0, also after Close or Gone
 	renewing     atomic.Bool           // a call of Renew has not returned
-	wakeBy       atomic.Int64          // when beat runs again at the latest, if the process runs at all
-	paused       atomic.Int64          // the longest time by which beat came later, since the last accepted renewal
+	wakeBy       atomic.Int64          // beat runs again by then, if the process runs at all
+	paused       atomic.Int64          // by how much beat ran after wakeBy at worst, since the last accepted renewal
 	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
 	newsBegan    atomic.Int64          // when the present call of News began, by uptime
 	events       chan core.LeaseEvent
@@ -36,7 +36,7 @@ type lease struct {
 	core         *core.Lease // only beat uses it
 
 	mu           sync.Mutex
-	endCause     core.Cause          // if not None the lease takes no new claims
+	endCause     core.Cause          // why the lease is ending; None: it takes new claims
 	claims       map[seat]*claim     // those that stand
 	stillWorking map[*claim]struct{} // those that do not stand any more, but under which work runs
 	moved        chan struct{}       // closed and made anew when the deadline moves or the lease is over
@@ -114,8 +114,8 @@ func (l *lease) pausedFor() time.Duration {
 	return time.Duration(max(l.paused.Load(), int64(l.s.clock())-l.wakeBy.Load()))
 }
 
-// carryOut carries out an order of core. It keeps the cause and sets the deadline before it tells
-// the claims: Check must say no by then, and why.
+// carryOut carries out an order of core. It stores the cause and the deadline before it tells the
+// claims: Check must say no by then, with that cause.
 func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	cause := l.setEnding(o.Stop)
 	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.EndRight {
@@ -151,7 +151,7 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	sent := l.s.uptime()
-	err, cancelled := context.DeadlineExceeded, false // where none is sent
+	err, cancelled := context.DeadlineExceeded, false // the result if none is sent
 	if l.renewing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
 		err = l.stored.Renew(ctx)
@@ -271,7 +271,7 @@ func (l *lease) join(c *claim) bool {
 		return false
 	}
 	if old := l.claims[c.seat]; old != nil {
-		l.stillWorking[old] = struct{}{} // it has vacated the seat, and has yet to call forget
+		l.stillWorking[old] = struct{}{} // freed, but it has yet to call forget: until then close must see it
 	}
 	l.claims[c.seat] = c
 	return true
@@ -304,7 +304,8 @@ func (l *lease) drop() {
 	}
 }
 
-// end refuses new claims, and then ends the contexts of all terms.
+// end refuses new claims, and then ends the contexts of all terms. Core does not hear of it: beat
+// renews the lease until close, so that the work has its time to stop.
 func (l *lease) end(cause core.Cause) {
 	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: l.setEnding(cause)})
 }
@@ -348,7 +349,7 @@ func (l *lease) close(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			l.post(core.LeaseEvent{Kind: core.Close})
+			l.post(core.LeaseEvent{Kind: core.Close}) // every right here ends; the store's lease runs out
 			return fmt.Errorf("primacy: close: %s (%w); its lease is left to run out", c.pendingWhat(), context.Cause(ctx))
 		}
 	}

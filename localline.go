@@ -11,7 +11,7 @@ import (
 )
 
 // seat is the label of one of this process's claims in the line of a name. A lease has at most one
-// claim for each seat. These are all the ids:
+// claim for each seat. These are all the labels:
 //
 //	""    the claim of an election, or of a lock for writing
 //	"w"   a claim of a lock for writing that is made while the one with "" is given up
@@ -32,15 +32,16 @@ func (at seat) otherWriterSeat() seat {
 	return seat{at.name, ""}
 }
 
-// seatTable give each seat to one claim of this process at a time. The others wait here, first
-// come, first served.
+// seatTable gives each seat to one claim of this process at a time. The others of this process wait
+// here, first come, first served. The line in the store is another queue.
 type seatTable struct {
 	mu sync.Mutex
-	// taken has the seats that are not free. Nil stands for one that nobody has waited for.
+	// taken has the seats that are not free, with a nil queue until somebody waits: most often
+	// nobody does.
 	taken map[seat]*seatQueue
 }
 
-// seatQueue is a seat, or all those of a semaphore, with who waits for one.
+// seatQueue is a seat, or all those of a semaphore: which are free, and who waits for one.
 type seatQueue struct {
 	seats   int   // how many there are
 	free    []int // the numbers of those that nobody has
@@ -51,12 +52,13 @@ type seatQueue struct {
 type seatWaiter struct {
 	given chan struct{} // closed when seat n is his
 	n     int
-	// attempt is told instead, if it is not nil: one of an Elections.
+	// attempt, if not nil, is that of an Elections, which is told in place of given.
 	attempt interface{ gotSeat() }
 }
 
 // takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
-// is nil. Seats is how many there are: ErrInvalid if those who have one say another number.
+// is nil. Seats is the semaphore's size, 1 for all else: ErrInvalid if it is not the size under
+// which others here hold one.
 func (ls *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -70,7 +72,7 @@ func (ls *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bo
 		for i := range seats {
 			l.free = append(l.free, i)
 		}
-	case l == nil:
+	case l == nil: // w is the first who waits: the seat needs a queue from now on
 		l = &seatQueue{seats: 1}
 	}
 	ls.taken[at] = l
@@ -99,8 +101,8 @@ func (ls *seatTable) cancel(at seat, w *seatWaiter) bool {
 	return len(l.waiting) < before
 }
 
-// vacate gives seat n to the first who waits. The caller may hold a claim's lock: gotSeat takes that
-// of Elections, which comes after it.
+// vacate gives seat n to the first who waits. The caller may hold a claim's lock: gotSeat takes
+// that of Elections, which comes after it.
 func (ls *seatTable) vacate(at seat, n int) {
 	w := ls.passOn(at, n)
 	switch {
@@ -121,7 +123,7 @@ func (ls *seatTable) passOn(at seat, n int) *seatWaiter {
 	if l != nil && len(l.waiting) > 0 {
 		w := l.waiting[0]
 		l.waiting = slices.Delete(l.waiting, 0, 1)
-		w.n = n // under the lock: cancel compares all of w
+		w.n = n // under the lock: cancel compares values, since an Elections cancels with a fresh seatWaiter
 		return w
 	}
 	if l != nil {
@@ -168,8 +170,8 @@ func (ls *seatTable) wait(ctx context.Context, at seat, w *seatWaiter) (n int, e
 	return 0, context.Cause(ctx)
 }
 
-// announcementTable has for each name what this session says there of itself, while one of its campaigns,
-// candidates or claims is there.
+// announcementTable has, for each name, what Restate and Proclaim set, as long as a campaign, a
+// candidate or a claim of this session uses it.
 type announcementTable struct {
 	mu     sync.Mutex
 	byName map[string]*announcements
@@ -204,11 +206,11 @@ func (vs *announcementTable) find(name string) *announcements {
 	return vs.byName[name]
 }
 
-// said is what was said up to some moment. It does not change.
+// announcement is what Restate and Proclaim have set up to some call of them. It does not change.
 type announcement struct {
-	n          uint64 // how often something was said
-	restated   []byte // for every claim; nil: nothing, and a claim has the value of its campaign
-	proclaimed []byte // for the claim with that ID, in place of the others
+	n          uint64 // its number: how many calls came up to it
+	restated   []byte // for every claim of the name; nil: each shows the value of its campaign
+	proclaimed []byte // for the claim with the ID id only, in place of the others
 	id         string
 }
 
@@ -227,15 +229,17 @@ func notInLine(what string) error {
 	return fmt.Errorf("primacy: %s: this session %w", what, ErrNotInLine)
 }
 
-// announcements is what was said for the claims of one name, and what of it the store has confirmed. The
-// last word counts: who says something later makes what was said before count as confirmed too.
+// announcements are what Restate and Proclaim set for the claims of one name; a claim of a lock or
+// of an Elections has its own. They are numbered. When the store confirms one, all before it count
+// as confirmed, since a later one replaces them: confirmed.n ≤ last.n. If the last one is refused,
+// last keeps its number and takes the value of confirmed.
 type announcements struct {
 	users int // guarded by announcementTable.mu
 
 	mu        sync.Mutex
 	last      *announcement
-	confirmed *announcement // the last that the store has
-	refused   *announcement // the last that the store refused, and why
+	confirmed *announcement // the newest that the store has
+	refused   *announcement // the newest that the store refused; refusal says why
 	refusal   error
 	lastErr   error // what the store answered last, if nothing final
 	over      bool  // nobody uses it any more
@@ -243,15 +247,17 @@ type announcements struct {
 }
 
 func newAnnouncements() *announcements {
-	return &announcements{last: &announcement{}, confirmed: &announcement{}, refused: &announcement{}, changed: make(chan struct{})}
+	return &announcements{last: &announcement{}, confirmed: &announcement{}, refused: &announcement{},
+		changed: make(chan struct{})}
 }
 
-// restate says something for every claim. It returns the number of it.
+// restate announces value for every claim, for Election.Restate. It returns the announcement's
+// number.
 func (v *announcements) restate(value []byte) uint64 {
 	return v.say(func(*announcement) announcement { return announcement{restated: append([]byte{}, value...)} })
 }
 
-// proclaim says something for the claim with that ID only.
+// proclaim announces value for the claim with that ID only, for Term.Proclaim.
 func (v *announcements) proclaim(id string, value []byte) uint64 {
 	return v.say(func(last *announcement) announcement {
 		return announcement{restated: last.restated, proclaimed: append([]byte{}, value...), id: id}
@@ -285,7 +291,7 @@ func (v *announcements) answered(s *announcement, err error) {
 		}
 	case isRefusal(err):
 		v.refused, v.refusal = s, err
-		if v.last == s { // the next claim would be refused as well
+		if v.last == s { // else the next claim would enter with it, and be refused
 			before := *v.confirmed
 			before.n = s.n
 			v.last = &before
@@ -308,8 +314,8 @@ func (v *announcements) tellLocked() {
 	v.changed = make(chan struct{})
 }
 
-// wait waits until the store has confirmed what was said as number n, or something said later. It
-// returns ErrNotInLine once nobody uses the value any more.
+// wait waits until the store has confirmed announcement n or a later one. It returns ErrNotInLine
+// once nobody uses the value any more.
 func (v *announcements) wait(ctx context.Context, what string, n uint64) error {
 	for {
 		v.mu.Lock()

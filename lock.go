@@ -58,7 +58,7 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*Term, error) {
 // Do runs work while holding the lock, on this goroutine, and gives it back when work has returned.
 // Work gets the term's context, which ends when the lock is lost or ctx ends; what happens to work
 // that does not stop by [Term.Deadline] is Options.Overrun. Do returns what work returned, joined
-// with the *EndedError if the lock was lost, or given back by work itself, before that. Work that
+// with the *EndedError if the lock was lost, or given back by work, before work returned. Work that
 // asks for the same lock with its context gets ErrReentrant.
 func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
 	return lockAndHold(ctx, m.Lock, work)

@@ -22,7 +22,8 @@ func (all *tallies) steppedLocked(c *claim, s step) {
 // begunLocked tells readers that a claim leads.
 func (r *eventReaders) begunLocked(c *claim, began time.Duration) {
 	if r.any() {
-		r.publish(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(), Took: c.l.s.uptime() - began})
+		r.publish(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(),
+			Took: c.l.s.uptime() - began})
 	}
 }
 
@@ -34,7 +35,7 @@ func (r *eventReaders) steppedLocked(c *claim, s step) {
 	if s.rightEnded {
 		r.tellEndLocked(c, Ended, s.order.Cause)
 	}
-	if s.was == core.Leaving && c.unconfirmedLocked() {
+	if s.was == core.Leaving && c.unconfirmedLocked() { // Done now, the hand-over never confirmed
 		r.tellUnconfirmedLocked(c)
 	}
 	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
@@ -49,7 +50,8 @@ func (r *eventReaders) tellUnconfirmedLocked(c *claim) {
 	if c.core.Outcome() == core.ClaimMissing {
 		why = ErrDeposed
 	}
-	r.publish(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(), To: c.successorID, Cause: why})
+	r.publish(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(),
+		To: c.successorID, Cause: why})
 }
 
 // endLocked tells one step of the end of a term. The caller holds the claim's lock.

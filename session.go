@@ -25,7 +25,7 @@ type Session struct {
 	retrier
 	store   driver.Store
 	o       Options
-	clock   boottime.Clock
+	clock   boottime.Clock // of deadlines
 	log     *logQueue
 	exit    func(code int) // os.Exit
 	givenID bool           // Options gave the ID; one that the library has made is nobody else's
@@ -33,7 +33,7 @@ type Session struct {
 	readers eventReaders
 	tallies tallies
 	outages outages
-	// The seats that claims of this process have, and what they say of themselves.
+	// The seats that claims of this process have, and what Restate and Proclaim have set.
 	seats     seatTable
 	announced announcementTable
 
@@ -50,7 +50,7 @@ type Session struct {
 	// Other processes that stand under this session's ID: the leases of those that were told last.
 	duplicates []string
 	sampling   bool          // one look for them on behalf of an Elections is due
-	mayGrant   chan struct{} // holds one token: who has it may grant
+	mayGrant   chan struct{} // holds one element: whoever has taken it may grant
 }
 
 // NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease
@@ -64,8 +64,8 @@ func NewSession(store driver.Store, o *Options) (*Session, error) {
 }
 
 // clockFor returns the clock of deadlines: the boot clock, or where the store's leases end by Go's
-// timers the clock of those. In suspend both stand still, and in a bubble of testing/synctest the
-// leases would end while the boot clock does not move.
+// timers the clock of those. Such a store and this clock both stand still in suspend, and both run
+// in a bubble of testing/synctest, where the boot clock does not.
 func clockFor(store driver.Store) boottime.Clock {
 	if !store.Caps().ProcessClock {
 		return boottime.Now
@@ -89,8 +89,9 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		uptimeClock: uptimeClock{time.Now()},
 		retrier:     retrier{max(o.timing(o.TTL).Attempt, time.Second)},
 		store:       store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
-		seats: seatTable{taken: map[seat]*seatQueue{}}, announced: announcementTable{byName: map[string]*announcements{}},
-		leases: map[*lease]struct{}{}, queues: map[string]*queue{},
+		seats:     seatTable{taken: map[seat]*seatQueue{}},
+		announced: announcementTable{byName: map[string]*announcements{}},
+		leases:    map[*lease]struct{}{}, queues: map[string]*queue{},
 		shut: make(chan struct{}), mayGrant: make(chan struct{}, 1),
 	}
 	s.history = newHistoryWriter(s)
@@ -130,7 +131,7 @@ func (s *Session) Close(ctx context.Context) error {
 	defer s.log.flush()
 	defer s.readers.end()
 	for _, l := range leases {
-		l.end(core.Closed) // the terms' contexts end
+		l.end(core.Closed) // the terms' contexts end; grantOne, which looks at closed, adds no lease any more
 	}
 	errs := make([]error, len(leases)) // all at the same time: one that cannot end must not hold up another
 	var wg sync.WaitGroup
@@ -158,7 +159,7 @@ func (s *Session) Unrecorded() iter.Seq2[string, driver.Record] {
 	}
 }
 
-// live returns the lease if it is alive, or grants one.
+// liveLease returns the lease if it is alive, or grants one.
 func (s *Session) liveLease(ctx context.Context) (*lease, error) {
 	if l, err := s.presentLease(); l != nil || err != nil {
 		return l, err // also if ctx has ended
@@ -191,8 +192,8 @@ func (s *Session) liveLease(ctx context.Context) (*lease, error) {
 	}
 }
 
-// present returns the lease if it is alive, nil if there is none, and ErrClosed once the session is
-// closed.
+// presentLease returns the lease if it is alive, nil if there is none, and ErrClosed once the
+// session is closed.
 func (s *Session) presentLease() (*lease, error) {
 	s.mu.Lock()
 	l, closed := s.lease, s.closed
@@ -224,7 +225,8 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	l := newLease(s, stored, core.NewLease(s.o.timing(stored.TTL()), asked))
 	if stored.TTL() < s.o.TTL {
 		go l.abandon()
-		return nil, fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for", ErrRefused, stored.TTL(), s.o.TTL)
+		return nil, fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for",
+			ErrRefused, stored.TTL(), s.o.TTL)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +266,7 @@ func (s *Session) standingClaims() (all []*claim) {
 	return all
 }
 
-// showAt has the store show what was said last of the claims with that seat.
+// showAt brings the last announcement to the store for the claims with that seat.
 func (s *Session) showAt(at seat) {
 	s.mu.Lock()
 	leases := slices.Collect(maps.Keys(s.leases))
@@ -305,7 +307,7 @@ func (s *Session) StoreName() string {
 
 // Events yields what happens to this session from now on, in order. A reader that is slow loses the
 // oldest events, counted in Missed, and holds up nothing; what must be exact is in [Session.Stats]
-// and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range
+// and [Session.Tallies]. It ends when ctx ends, or after Close once all events are yielded; range
 // over it once. Nothing here says who leads at this instant: that is [Term.Check].
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	f := newFeed[Event](eventsSize)
@@ -326,8 +328,8 @@ func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 // Stats returns what has been counted so far.
 func (s *Session) Stats() Stats {
 	n, late := &s.stats, s.stats.late.Load() // one reading for both, so that Misses less Late never shrinks
-	return Stats{n.leases.Load(), n.renewals.Load(), n.otherMisses.Load() + late, late, n.terms.Load(), n.overruns.Load(),
-		n.unreadable.Load()}
+	return Stats{n.leases.Load(), n.renewals.Load(), n.otherMisses.Load() + late, late, n.terms.Load(),
+		n.overruns.Load(), n.unreadable.Load()}
 }
 
 // Tallies returns the counts of all elections that this session has led, ordered by name.
@@ -356,8 +358,8 @@ func (s *Session) notWon(name string, began time.Duration, why error) {
 }
 
 // checkReentry refuses to let a caller wait for itself: ctx may be the context of a term that holds
-// the name already. One caller may hold several slots of a semaphore, but waits for none if it holds
-// all.
+// the name already. One caller may hold several slots of a semaphore; if it holds all, one more
+// would wait for itself.
 func (s *Session) checkReentry(ctx context.Context, name string, slots int) error {
 	h, _ := ctx.Value(heldKey{}).(*heldTerms)
 	for held := 0; h != nil; h = h.outer {
@@ -384,10 +386,10 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 // process that crashed under the same ID and TTL.
 func duplicateAge(l *lease) time.Duration { return l.timing.TTL * 3 / 2 }
 
-// lookForDuplicates reads the line of a name once, when a claim that enters it now has stood for
-// duplicateAge, and tells of other processes that stand there under this session's ID. Of two
-// processes the one that came later finds the other one. Stop calls the look off; done, if not nil,
-// is called after it.
+// lookForDuplicates reads the line of a name once, duplicateAge from now, and tells of other
+// processes that stand there under this session's ID. Of two processes the one that came later
+// finds the other one. Stop calls the look off, as a campaign does when it ends; done, if not nil,
+// is called after the look.
 func (s *Session) lookForDuplicates(l *lease, name string, lock bool, done func()) (stop func() bool) {
 	return time.AfterFunc(duplicateAge(l), func() {
 		if done != nil {

@@ -17,18 +17,18 @@ import (
 // back; winning again is another term with a larger token. It is safe for concurrent use.
 type Term struct {
 	c            *claim
-	l            *lease
+	l            *lease // the claim's
 	token        Token
 	values       context.Context            // whose values the term's context has
-	rightEnded   atomic.Pointer[EndedError] // why the right is over; nil while it is not
+	rightEnded   atomic.Pointer[EndedError] // why the right is over: Check says no; nil while it is not
 	contextEnded atomic.Pointer[EndedError] // why the context has ended; nil while it has not
 	made         atomic.Pointer[contexts]   // nil until somebody asks: most terms of a lock end before that
 	share        share                      // only of a lock's term
 
 	// The claim's lock guards these.
 	activeWork int32 // calls of work that run under this term
-	overdue    bool  // the right ended while work ran
-	overran    bool  // it ran on, and is waited for
+	overdue    bool  // the right ended while work ran, which has one more grace
+	overran    bool  // it ran on after that: overrun has found it
 }
 
 // contexts are the two contexts of a term.
@@ -190,9 +190,10 @@ func (t *Term) unlock(ctx context.Context) error {
 }
 
 // Explain says in words why the term is about to end, for its history and for [Session.Events];
-// failed marks that its work has failed. Call it before [Term.Resign]. The last words count; what
-// others asked for, or the store did, keeps its own reason. A candidate explains what its work
-// returned by itself. Of locks nothing is kept.
+// failed marks that its work has failed. Call it before [Term.Resign]; the last call counts. If
+// somebody else asked for the end, his words stand instead; if the store caused it, the reason
+// stays Expired or Deposed. A [Candidate] explains an error of its work without being told to. For
+// a lock it does nothing.
 func (t *Term) Explain(text string, failed bool) {
 	c := t.c
 	if c.lock {
@@ -205,9 +206,9 @@ func (t *Term) Explain(text string, failed bool) {
 	}
 }
 
-// Outlived has it recorded in the history that the term's work was seen alive so long after its
-// right to run had ended: for who runs the work in another process. What the session runs itself is
-// recorded without, where Options.Overrun is OverrunWait: otherwise the process ends first.
+// Outlived records in the history that the term's work was seen alive that long after the right had
+// ended. Call it if the work is another process. Work that a [Candidate] runs needs no call: with
+// OverrunWait it is recorded, with OverrunExit this process ends first.
 func (t *Term) Outlived(by time.Duration) {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
@@ -220,7 +221,7 @@ func (t *Term) outlivedLocked(by time.Duration) {
 	}
 }
 
-// explain says what became of work that ended the term itself.
+// explain explains a term that ended because its work returned or panicked.
 func (t *Term) explain(err error, returned bool) {
 	switch {
 	case !returned:
@@ -270,8 +271,9 @@ func (t *Term) contextError() error {
 	return nil
 }
 
-// givenBack stands for the usual end of a lock's term: its holder gave it back. It has no name and
-// no token: endedError makes the error that has.
+// givenBack stands for the usual end of a lock's term: its holder gave it back. One value stands
+// for all, so that giving back allocates nothing; endedError fills in name and token when somebody
+// asks.
 var givenBack = &EndedError{Cause: ErrResigned, lock: true}
 
 // endedError returns e, and for givenBack an error with the term's name and token.
@@ -282,8 +284,9 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 	return e
 }
 
-// expire keeps what the clock said: a renewal that is processed at the same moment cannot make
-// Check say yes again. It tells the claim, which ends the context.
+// expire latches that the clock said no: a renewal that is processed at the same moment cannot make
+// Check say yes again. It stops the claim, which ends the context. That the claim hears of the
+// right's end is left to beat, whose LeaseOver is due by now.
 func (t *Term) expire() error {
 	cause := t.l.overCause()
 	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
@@ -304,8 +307,9 @@ func exitProcess(code int) {
 }
 
 // watchOverrunLocked is called when the right of the term is over. Work that still runs gets one
-// more grace to stop, since the right may have ended without a warning, but no longer than the
-// store keeps others out. Then it has overrun. The caller holds the claim's lock.
+// more grace to stop, since the right may have ended without a warning, but not beyond the last
+// deadline: a store that has not lost the claim keeps others out until then. After that the work
+// has overrun. The caller holds the claim's lock.
 func (t *Term) watchOverrunLocked() {
 	if t.activeWork == 0 || t.overdue {
 		return
@@ -337,7 +341,7 @@ func (t *Term) overrun() {
 		return
 	}
 	if cause == core.None {
-		cause = core.Resigned // of a lock that was given back by the work itself; the claim stands
+		cause = core.Resigned // the work itself gave the lock back; the claim stands, and has no cause
 	}
 	s := c.l.s
 	s.stats.overruns.Add(1)
@@ -375,7 +379,7 @@ func worksUnder(ctx context.Context, t *Term) bool {
 
 // share is the part of one holder in a claim that a lock's queue shares among several.
 type share struct {
-	q       lockQueue // nil: the term has its claim alone
+	q       lockQueue // has made this term, one for each holder; nil: the term has its claim alone
 	claimNo int       // the claim's number in the queue
 	given   bool      // the lock was given back; guarded by the queue's lock
 }

@@ -77,7 +77,9 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	return uint64(successor.Token), err
 }
 
-// handed returns the error with which Transfer ends, once the claim does not stand any more.
+// handed returns the error with which Transfer ends, once the claim does not stand any more: nil
+// for core.Handed; else it says released (SuccessorGone), not known (ClaimMissing) or not confirmed
+// (Undecided).
 func (t *Term) handed(ctx context.Context, what string, successor uint64) error {
 	t.c.mu.Lock()
 	outcome, tried, lastErr := t.c.core.Outcome(), t.c.core.Successor(), t.c.lastErr
@@ -101,8 +103,8 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// named is successor for somebody who names the session: the error is ErrNotInLine, or
-// ErrDuplicateID where he could mean any of several processes.
+// named is successor with errors: ErrNotInLine if no session with that ID waits, ErrDuplicateID if
+// several processes do.
 func (st State) named(id string) (Entry, error) {
 	first, ok := st.successor(id)
 	if !ok {
