@@ -329,7 +329,7 @@ func BenchmarkTakeOver100000(b *testing.B) {
 		}
 		b.StartTimer()
 		began := time.Now()
-		_ = held[0].l.dl.Close(context.Background())
+		_ = held[0].l.stored.Close(context.Background())
 		b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms/in-the-store")
 		takeTerms(es2, n)
 	}

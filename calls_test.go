@@ -72,7 +72,7 @@ func TestAnAnswerForAnEarlierIDChangesNoPlace(t *testing.T) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	earlier := c.place
-	c.renewIDLocked()
+	c.newIDLocked()
 	present := c.place
 	answer := earlier
 	answer.Token = 7
@@ -148,7 +148,7 @@ func TestTheHistoryHasTheTermsThatCloseEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		t1 := b.lead(s, "n")
-		for ; !trims(t1.Token()); t1 = b.lead(s, "n") { // else the release would carry the record
+		for ; !sumsUp(t1.Token()); t1 = b.lead(s, "n") { // else the release would carry the record
 			if err := t1.Resign(context.Background()); err != nil {
 				t.Fatal(err)
 			}

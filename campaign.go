@@ -26,9 +26,9 @@ type campaigner struct {
 
 // newCampaigner returns a claim that takes events from now on.
 func newCampaigner(ctx context.Context, l *lease, at seat, spec claimSpec, vacate func()) *campaigner {
-	k := &campaigner{spec: spec, state: termState{own: spec.ownValue}, vacate: vacate}
-	k.claim = claim{l: l, seat: at, claimSpec: &k.spec, termState: &k.state, values: ctx, executor: k}
-	k.step(core.ClaimEvent{Kind: core.Stand})
+	k := &campaigner{spec: spec, state: termState{announcements: spec.forName}, vacate: vacate}
+	k.claim = claim{l: l, seat: at, claimSpec: &k.spec, termState: &k.state, campaignCtx: ctx, executor: k}
+	k.step(core.ClaimEvent{Kind: core.Stand}) // its order, Enter, is where run begins
 	return k
 }
 
@@ -67,8 +67,10 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 	}
 }
 
-// call follows the order o with one call on the store, do. It returns the order after that one, and
-// the error with which the campaign ends if that order ends it.
+// call follows the order o with one call on the store, do. It returns the next order, and the error
+// with which the campaign ends if that order ends it. An event from outside may leave an order in
+// ordered, before or during the call. The last such order is followed, and of the call's answer
+// only the place is kept.
 func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	callCtx, cancel := context.WithCancel(ctx)
@@ -86,7 +88,7 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	defer k.mu.Unlock()
 	k.interrupt = nil
 	err = k.keepPlaceLocked(asked, got, err)
-	switch { // what the store said last, for the error of a campaign whose ctx ends
+	switch { // what an ErrUnreachable quotes
 	case o.Do == core.Await:
 		k.lastErr = k.l.lastNewsError()
 	case err == nil || ctx.Err() == nil:
@@ -97,7 +99,7 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 		ordered, k.ordered = k.ordered, nil
 		return *ordered, k.refusal
 	case ctx.Err() != nil:
-		return k.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), unreachableOr(ctx, "campaign for "+k.name, k.lastErr)
+		return k.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), ctxEnded(ctx, "campaign for "+k.name, k.lastErr)
 	}
 	return k.answeredLocked(got, err), k.refusal
 }
@@ -106,28 +108,28 @@ func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, e
 	ctx, cancel := context.WithTimeout(ctx, k.l.timing.Attempt)
 	defer cancel()
 	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: k.entryValue(p.ID), Try: k.try}
-	if k.exchange != nil {
-		if got, err := k.exchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {
+	if k.enterByExchange != nil {
+		if got, err := k.enterByExchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {
 			return got, err
 		}
 	}
-	places, err := k.l.dl.Claim(ctx, claim)
+	places, err := k.l.stored.Claim(ctx, claim)
 	if err == nil && len(places) == 1 {
 		return places[0], nil
 	}
 	return driver.Place{}, err // keepPlaceLocked refuses an empty place
 }
 
-// entryValue returns the value for a call that enters the claim under that ID. Where such calls
-// have different values the store keeps that of the call that came first, which nobody knows: shown
-// is the first, so that the last value is brought to the store once more.
+// entryValue returns the value for a call that enters the claim under that ID. The store keeps the
+// value of whichever try arrives first, and we cannot know which that is. So shown stays at the
+// first try's, and show brings the last one to the store.
 func (k *campaigner) entryValue(id string) []byte {
-	if k.own == nil {
+	if k.announcements == nil {
 		return k.value
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s := k.own.get()
+	s := k.announcements.get()
 	if k.place.ID == id && k.shown == nil {
 		k.shown = s
 	}
@@ -138,7 +140,7 @@ func (k *campaigner) entryValue(id string) []byte {
 // place is held, or by another event. So the campaign ends at once with that news, without a timer
 // or a call on the store in between.
 func (k *campaigner) await(ctx context.Context, p driver.Place) (driver.Place, error) {
-	k.l.dl.Follow(p)
+	k.l.stored.Follow(p)
 	<-ctx.Done()
 	return p, ctx.Err()
 }
@@ -158,9 +160,10 @@ func (k *campaigner) refusedLocked(err error) {
 
 func (k *campaigner) wonLocked() time.Duration { return k.began }
 
-// endedLocked tells a lock's queue that the claim is ending, so that nobody gets the lock under it
-// any more. The queue's lock comes before the claim's, so another goroutine tells the queue.
-func (k *campaigner) endedLocked(core.Cause) {
+// contextEndedLocked tells a lock's queue that the claim is ending, so that nobody gets the lock
+// under it any more. The queue's lock comes before the claim's, so another goroutine tells the
+// queue.
+func (k *campaigner) contextEndedLocked(core.Cause) {
 	if k.onEvent != nil && k.core.Phase() == core.Stopping {
 		go k.onEvent(core.ClaimEnding)
 	}
@@ -169,7 +172,8 @@ func (k *campaigner) endedLocked(core.Cause) {
 func (k *campaigner) vacateSeatLocked() { k.vacate() }
 
 // freedLocked tells a lock's queue that whoever held the lock under the claim has lost it, unless
-// the queue itself gave the claim up. With nextLease, campaignSeated goes on in the same seat.
+// the queue itself gave the claim up (then it was Leaving). With nextLease, campaignSeated goes on
+// in the same seat.
 func (k *campaigner) freedLocked(was core.ClaimPhase, nextLease bool) {
 	if k.onEvent != nil && k.term != nil && was != core.Leaving {
 		go k.onEvent(core.ClaimOver)
@@ -179,17 +183,17 @@ func (k *campaigner) freedLocked(was core.ClaimPhase, nextLease bool) {
 // campaign waits for a seat in this process, and then stands in the line until this process leads.
 func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term, error) {
 	if ctx.Err() != nil {
-		return nil, unreachableOr(ctx, "campaign for "+at.name, nil)
+		return nil, ctxEnded(ctx, "campaign for "+at.name, nil)
 	}
-	_, vacate, err := s.localLines.take(ctx, at, 1, spec.try)
+	_, vacate, err := s.seats.take(ctx, at, 1, spec.try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, err
 	case err != nil:
-		return nil, unreachableOr(ctx, "campaign for "+at.name, nil)
+		return nil, ctxEnded(ctx, "campaign for "+at.name, nil)
 	}
-	if spec.ownValue != nil { // the claim goes on when this campaign has returned
-		_, drop := s.ownValues.use(at.name)
+	if spec.forName != nil { // the claim outlives this call: its use ends with the seat's
+		_, drop := s.announced.use(at.name)
 		seatOnly := vacate
 		vacate = func() { seatOnly(); drop() }
 	}
@@ -197,27 +201,28 @@ func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term,
 }
 
 // campaignSeated is campaign for a caller that has the seat. Vacate gives the seat back; it is
-// called when no claim stands there any more. X gives a claim up on the way, or is nil.
+// called when no claim stands there any more. X, if not nil, gives the lock's previous claim up, at
+// best in the call that enters this one.
 func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, vacate func(), x *exchange,
 ) (*Term, error) {
 	for {
 		if x != nil && !x.l.alive() {
 			x.release() // at once: others need not wait until this lease has run out
 		}
-		l, err := s.live(ctx)
+		l, err := s.liveLease(ctx)
 		if err != nil {
 			x.release()
 			vacate()
 			return nil, err
 		}
-		if spec.exchange = nil; x != nil && x.l == l && ctx.Err() == nil {
-			spec.exchange = x.swap
+		if spec.enterByExchange = nil; x != nil && x.l == l && ctx.Err() == nil {
+			spec.enterByExchange = x.swap
 		} else {
 			x.release()
 		}
 		k := newCampaigner(ctx, l, at, spec, vacate)
-		if !l.join(&k.claim) { // it is dropped: the store has not heard of it
-			_ = pause(ctx, 1) // leases that end at once are not asked for one after another
+		if !l.join(&k.claim) { // the store has not heard of k, and the seat stays ours
+			_ = pause(ctx, 1) // a lease that ends at once is not asked for without end; run sees if ctx ended
 			continue
 		}
 		t, err := k.run(ctx)
@@ -233,11 +238,12 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 // call in place of two. The right of the old claim is over. The next claim stands behind all who
 // wait. It has another seat, since a lease has one claim for each.
 //
-// Swap makes that call. Release gives the old claim up by itself: where the next claim has made no
-// call, or has another lease, or the store cannot exchange. Only the first of these calls counts.
+// Swap makes that call. Release gives the old claim up in a call of its own, where the next claim
+// has made no call or has another lease, or the store cannot exchange. Whichever of the two comes
+// first does it, and the other does nothing. Release accepts a nil exchange.
 type exchange struct {
 	l      *lease
-	old    *claim          // nil once begun: the next claim keeps the exchange, and must not keep all claims before it
+	old    *claim          // nil once begun: else each claim would keep all before it in memory
 	order  core.ClaimOrder // how to release the old claim
 	at     seat            // the next claim's
 	vacate func()          // gives that seat back
@@ -248,14 +254,14 @@ type exchange struct {
 // can exchange, and a free seat for the next claim. Again says that there will be a next claim.
 func (c *claim) giveUpOrExchange(again bool) *exchange {
 	x := &exchange{l: c.l, old: c, at: c.seat.otherWriterSeat()}
-	if _, can := c.l.dl.(driver.Exchanger); can && again && c.slots == 0 {
-		_, x.vacate, _ = c.l.s.localLines.take(context.Background(), x.at, 1, true) // nil if it is not free
+	if _, can := c.l.stored.(driver.Exchanger); can && again && c.slots == 0 {
+		_, x.vacate, _ = c.l.s.seats.take(context.Background(), x.at, 1, true) // nil if it is not free
 	}
 	x.order = c.step(core.ClaimEvent{Kind: core.GiveUp})
 	switch {
 	case x.vacate != nil && x.order.Do == core.Leave:
 		return x
-	case x.vacate != nil:
+	case x.vacate != nil: // the claim was gone already
 		x.vacate()
 	}
 	x.release()
@@ -270,7 +276,7 @@ func (x *exchange) begin() (old *claim) {
 	return old
 }
 
-// release gives the old claim up by itself.
+// release gives the old claim up in a call of its own.
 func (x *exchange) release() {
 	if old := x.begin(); old != nil {
 		go old.release(x.order)
@@ -278,7 +284,7 @@ func (x *exchange) release() {
 }
 
 // swap gives the old claim up and enters the next one. ErrRefused says that nothing was done, so
-// the next claim has to be entered by itself.
+// the next claim is entered in a call of its own.
 func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, error) {
 	old := x.begin()
 	if old == nil {
@@ -287,7 +293,7 @@ func (x *exchange) swap(ctx context.Context, next driver.Claim) (driver.Place, e
 	old.mu.Lock()
 	p := old.place
 	old.mu.Unlock()
-	got, err := old.l.dl.(driver.Exchanger).Exchange(ctx, p, next)
+	got, err := old.l.stored.(driver.Exchanger).Exchange(ctx, p, next)
 	if err == nil {
 		old.step(core.ClaimEvent{Kind: core.Left})
 	} else {

@@ -176,8 +176,8 @@ func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 			_ = next.Resign(context.Background())
 		}
 		synctest.Wait()
-		if len(s.localLines.taken) != 0 {
-			t.Errorf("%d names are kept though nobody stands for them", len(s.localLines.taken))
+		if len(s.seats.taken) != 0 {
+			t.Errorf("%d names are kept though nobody stands for them", len(s.seats.taken))
 		}
 	})
 }

@@ -22,7 +22,7 @@ type Candidate struct {
 	running   context.Context // Run's; nil while it does not run
 	returned  chan struct{}   // closed when Run returns
 	core      core.Candidate
-	dropValue func() // Run lets the next campaigns forget what was restated
+	dropValue func() // ends Run's use of what was restated, which so outlives a campaign
 	term      *Term
 	own       *Entry        // this candidate as the leader of its last term; nil before the first
 	won       time.Duration // when that term began, by uptime
@@ -55,7 +55,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 	}
 	defer c.end()
 	var term *Term
-	var cause error // why the last term ended
+	var cause error // why the last term ended; nil while the first lasts
 	step := func(e core.CandidateEvent) core.CandidateOrder {
 		switch e {
 		case core.Won:
@@ -67,7 +67,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 	}
 	wait := func(tries int) error {
 		if pause(ctx, tries) != nil {
-			return unreachableOr(ctx, "campaign for "+c.e.name, nil)
+			return ctxEnded(ctx, "campaign for "+c.e.name, nil)
 		}
 		return nil
 	}
@@ -79,7 +79,7 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		cause, err = c.lead(ctx, t, work)
 		switch {
 		case cause == nil: // it was not lost
-			cause = t.contextError()
+			cause = t.contextError() // for the event of core.Finished
 			return false, false, err
 		case once:
 			return true, false, cause
@@ -87,7 +87,8 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		c.e.s.log.log(slog.LevelInfo, "campaigning again", "election", c.e.name, "lost", cause, "work", err)
 		return true, true, nil
 	}
-	// RunCandidate calls wait, win and lead in turn, until one fails or lead says not to go on.
+	// RunCandidate calls wait, win and lead in turn, each after a step, until one fails or lead
+	// says not to go on.
 	return core.RunCandidate(step, wait, win, lead)
 }
 
@@ -98,7 +99,7 @@ func (c *Candidate) begin(ctx context.Context) error {
 		return invalid("this candidate for %s runs already; make another one", c.e.name)
 	}
 	c.running, c.returned = ctx, make(chan struct{})
-	_, c.dropValue = c.e.s.ownValues.use(c.e.name) // what is restated in one term stands in the next
+	_, c.dropValue = c.e.s.announced.use(c.e.name) // what is restated in one term stands in the next
 	return nil
 }
 
@@ -205,10 +206,10 @@ type CandidateEvent struct {
 	Cause error // why the last term ended; nil before the first has
 	// Leader is who leads, as far as this candidate knows: nil if nobody does, or none is known.
 	// While its own Check says yes, it is this candidate. Once a term of its own has ended, it is
-	// neither this candidate in that term nor a leader of before. Of others it knows what the
-	// store shows: a leader that crashed is shown until its lease runs out. Without tokens terms of
-	// one session are not told apart: once this candidate has led, it is nil while another
-	// candidate of the session leads.
+	// neither this candidate in that term nor a leader from before it. Of others it knows what the
+	// store shows: a leader that crashed is shown until its lease runs out. On a store without
+	// tokens, once this candidate has led, another candidate of the same session that leads is
+	// shown as nil.
 	Leader *Entry
 	Missed int // older events that a slow reader lost before this one
 }
@@ -217,9 +218,10 @@ type CandidateEvent struct {
 // which Missed counts, and never blocks the candidate. Each call uses a goroutine, which follows
 // the leader.
 //
-// It ends with ctx. Where Run's context has ended too, which is sure only if both are one, it goes
-// on until Run has returned: its last event is then CandidateEnded or CandidateGaveUp. So work that
-// waits for a reader must have given it the term's own context, for which nothing is waited.
+// It ends with ctx. If Run's context has ended by then (pass the same one to be sure), it goes on
+// until Run has returned: its last event is then CandidateEnded or CandidateGaveUp. With the
+// context of the present term, or one made from it, it ends at once, so that work can wait for its
+// own reader.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
 		following, cancel := context.WithCancel(ctx)
@@ -232,6 +234,8 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 		c.tellLocked(f, CandidateNow)
 		c.mu.Unlock()
 		defer c.unsubscribe(f)
+		// The caller leaves: gone, then cancel. Ctx ends: follow returns, settled, over, f.next
+		// ends.
 		over, gone := make(chan struct{}), make(chan struct{})
 		defer close(gone)
 		wg.Go(func() {
@@ -265,8 +269,8 @@ func (c *Candidate) follow(ctx context.Context, f *candidateFeed) {
 }
 
 // tellDuplicates tells of other processes that wait under this one's ID while this candidate leads.
-// It makes no request: a leader whose Events nobody reads does not hear of them, and the process
-// that waits tells.
+// It looks only at what a reader of Events has fetched anyway. If nobody reads Events, only the
+// process that waits tells.
 func (c *Candidate) tellDuplicates(st State) {
 	c.mu.Lock()
 	t, age := c.term, c.e.s.uptime()-c.won
@@ -320,12 +324,12 @@ func (c *Candidate) tellLocked(f *candidateFeed, k CandidateEventKind) {
 }
 
 // leaderLocked returns who leads, for one reader. What the store has shown him last may be older
-// than the win, or than the end, of the candidate's own term: who sends requests where Leader
-// points would send them to the dead.
+// than the win, or than the end, of the candidate's own term: a client that sends requests where
+// Leader points would send them to a dead term.
 func (c *Candidate) leaderLocked(f *candidateFeed) *Entry {
 	leads := c.term != nil && c.term.Check() == nil
 	switch {
-	case c.own == nil, leads && c.isOwnLocked(f.seen): // the latter with its present value
+	case c.own == nil, leads && c.isOwnLocked(f.seen): // with its present value: own has that of the win
 		return f.seen
 	case leads: // if another leads, its claim was removed, and its right ends in a moment
 		return c.own

@@ -22,12 +22,12 @@ type claim struct {
 	*claimSpec // all claims of an Elections have the same one
 	executor   executor
 
-	mu     sync.Mutex
-	core   core.Claim
-	place  driver.Place    // does not change any more once the claim leads
-	term   *Term           // nil before the claim leads
-	values context.Context // of the campaign, for the term's context
-	freed  bool            // the claim does not stand any more
+	mu          sync.Mutex
+	core        core.Claim
+	place       driver.Place    // does not change any more once the claim leads
+	term        *Term           // nil before it leads; nobody has that of a lock's queue: holders have the shares
+	campaignCtx context.Context // its values go to the term's context; its end gives a waiting claim up
+	freed       bool            // the claim does not stand any more
 	// These are made when somebody waits for them.
 	onceFreed chan struct{} // closed when freed is set
 	onceIdle  chan struct{} // closed when the claim is idle: freed, and no work runs under it
@@ -37,40 +37,40 @@ type claim struct {
 // termState is what a claim needs once it leads, or once somebody asked for it. The claims of an
 // Elections get theirs only then, since most of them wait.
 type termState struct {
-	shares      []*Term         // the terms of all in this process who hold a lock under this claim
-	request     *driver.Request // asks for the claim: it ends the term, or has ended it
-	callerCause error           // the cause of the caller's own context, if that ended the term
-	activeWork  int             // calls of work that run, under all terms of the claim
-	lastErr     error           // what the store said to the last call, nil after one that succeeded
-	won         time.Time       // by the wall clock
-	contextEnd  time.Duration   // when the term's context ended, by uptime
-	rightOver   bool            // Check says no for good
-	explanation string          // what Term.Explain was told last
-	failed      bool            // the work failed, as Term.Explain was told
-	successorID string          // the ID of the session that is to get the claim
-	own         *ownValue       // what is said of the claim beside its campaign's value; nil: nothing
-	shown       *said           // the least of it that the store has for the claim's present ID; nil: not entered
-	showing     bool            // show runs
-	record      termRecording
-	handOvers   handOverRequests
+	shares         []*Term         // the terms of all in this process who hold a lock under this claim
+	request        *driver.Request // asks for the claim: it ends the term, or has ended it
+	callerCause    error           // the cause of the caller's own context, if that ended the term
+	activeWork     int             // calls of work that run, under all terms of the claim
+	lastErr        error           // what the store said to the last call, nil after one that succeeded
+	won            time.Time       // by the wall clock
+	contextEndedAt time.Duration   // when the term's context ended, by uptime
+	rightOver      bool            // the claim has ended the right; Term.expire may have made Check say no before
+	explanation    string          // what Term.Explain was told last
+	workFailed     bool            // the work failed, as Term.Explain was told
+	successorID    string          // the ID of the session that is to get the claim
+	announcements  *announcements  // in place of the campaign's value; nil: none
+	shown          *announcement   // the store has this one, or a newer one, for the present ID; nil: not entered
+	showing        bool            // show runs
+	record         termRecording
+	handOvers      handOverRequests
 }
 
 // claimSpec is what a claim is for.
 type claimSpec struct {
-	slots    int  // as in driver.Claim
-	try      bool // the claim is made only if it holds at once
-	lock     bool // the claim's terms are a lock's
-	turnBits uint // how many bits of a term's token come from lockToken, below those of the claim's
-	priority int  // a request with a smaller one is not heard
-	value    []byte
-	ownValue *ownValue // of an election's campaign, for the claim's own
-	watched  []observer
-	began    time.Duration // when the campaign began, by uptime
+	slots     int  // as in driver.Claim
+	try       bool // the claim is made only if it holds at once
+	lock      bool // the claim's terms are a lock's
+	turnBits  uint // how many bits of a term's token come from lockToken, below those of the claim's
+	priority  int  // a request with a smaller one is not heard
+	value     []byte
+	forName   *announcements // of an election's name; newCampaigner gives them to the claim
+	observers []observer
+	began     time.Duration // when the campaign began, by uptime
 	// askToLead asks leaders to hand over while the claim waits; may be nil.
 	askToLead func(context.Context, *claim)
-	// exchange makes the claim and gives another one up in one call; may be nil. Where it answers
-	// ErrRefused the claim is made by itself.
-	exchange func(context.Context, driver.Claim) (driver.Place, error)
+	// enterByExchange makes the claim and gives another one up in one call; may be nil. If it
+	// answers ErrRefused the claim is made in a call of its own.
+	enterByExchange func(context.Context, driver.Claim) (driver.Place, error)
 	// onEvent tells a lock's queue what became of its claim; may be nil.
 	onEvent func(core.QueueEventKind)
 }
@@ -84,10 +84,11 @@ type executor interface {
 	releaseLocked(o core.ClaimOrder)
 	// refusedLocked is called when the store will not have the claim, now or when asked again.
 	refusedLocked(err error)
-	// wonLocked is called when the claim leads. It returns when the campaign began, by uptime.
+	// wonLocked is called when the claim leads. For the observers it returns when the campaign
+	// began, by uptime: the claims of an Elections share a spec, and began at different times.
 	wonLocked() time.Duration
-	// endedLocked is called when the term's context has ended.
-	endedLocked(cause core.Cause)
+	// contextEndedLocked is called when the term's context has ended.
+	contextEndedLocked(cause core.Cause)
 	// vacateSeatLocked lets the next claim of this process stand for the seat.
 	vacateSeatLocked()
 	// freedLocked is called when the claim does not stand any more. Was is the phase before. With
@@ -137,7 +138,7 @@ func (c *claim) keepPlaceLocked(asked, got driver.Place, err error) error {
 }
 
 // fits says whether got is the place that was asked for: under another's, a term would be a second
-// leader.
+// leader. The token must leave its top turnBits free, by which lockToken shifts it.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
@@ -148,7 +149,7 @@ func (c *claim) heldNow(p driver.Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.values.Err() != nil:
+	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.campaignCtx.Err() != nil:
 		// The news is for an earlier ID of the claim, or the campaign was given up.
 	case !p.Held || !c.fits(c.place, p): // the lease is told to follow the place again
 		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed}))
@@ -198,29 +199,29 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 		c.executor.refusedLocked(err)
 	}
 	o := c.stepLocked(e)
-	if err == nil && c.termState != nil && c.own != nil {
-		c.own.answered(c.shown, nil)
+	if err == nil && c.termState != nil && c.announcements != nil {
+		c.announcements.answered(c.shown, nil) // entryValue set shown before the call
 		c.showLocked()
 	}
 	return o
 }
 
-// proclaim says something of the claim while it leads. It returns where, and as what number.
-func (c *claim) proclaim(value []byte) (own *ownValue, n uint64) {
+// proclaim announces value for the claim while it leads. It returns the announcements that have it,
+// and its number.
+func (c *claim) proclaim(value []byte) (own *announcements, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.own == nil { // a lock's claim, or one of an Elections
-		c.own = newOwnValue()
-		c.shown = c.own.get()
+	if c.announcements == nil { // a lock's claim, or one of an Elections
+		c.announcements = newAnnouncements()
+		c.shown = c.announcements.get()
 	}
-	n = c.own.proclaim(c.place.ID, value)
+	n = c.announcements.proclaim(c.place.ID, value)
 	c.showLocked()
-	return c.own, n
+	return c.announcements, n
 }
 
-// showLocked has the store show what was said last of the claim, if it does not and the claim
-// stands. Until then the claim has one call for it at a time: an earlier one that is still on its
-// way must not come after a later one.
+// showLocked brings the last announcement to the store, if the store does not have it and the claim
+// stands. One Update is under way at a time, so that no older value overtakes a newer one.
 func (c *claim) showLocked() {
 	if _, _, due := c.unshownLocked(); due && !c.showing {
 		c.showing = true
@@ -228,20 +229,21 @@ func (c *claim) showLocked() {
 	}
 }
 
-// unshownLocked returns what was said last, if the claim stands and the store does not have it.
-func (c *claim) unshownLocked() (s *said, p driver.Place, due bool) {
+// unshownLocked returns the last announcement; due says that the claim stands and the store does
+// not have it.
+func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	phase := c.core.Phase()
-	if c.termState == nil || c.own == nil || c.freed || phase < core.Waiting || phase > core.Stopping {
+	if c.termState == nil || c.announcements == nil || c.freed || phase < core.Waiting || phase > core.Stopping {
 		return nil, p, false
 	}
-	s = c.own.get()
+	s = c.announcements.get()
 	return s, c.place, s.n != c.shown.n
 }
 
-// show brings what was said last to the store, until the store has it or the claim does not stand.
+// show repeats Update until the store has the last announcement or the claim does not stand.
 func (c *claim) show() {
 	for tries := 0; ; {
-		_ = pause(c.l.ctx, tries)
+		_ = pause(c.l.ctx, tries) // beat has freed the claim before this ctx ends: then nothing is due
 		c.mu.Lock()
 		s, p, due := c.unshownLocked()
 		if !due {
@@ -250,8 +252,8 @@ func (c *claim) show() {
 			return
 		}
 		c.mu.Unlock()
-		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.s.limit)
-		err := c.l.dl.Update(ctx, p, s.value(p.ID, c.value))
+		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.s.callLimit)
+		err := c.l.stored.Update(ctx, p, s.value(p.ID, c.value))
 		cancel()
 		c.mu.Lock()
 		if p.ID == c.place.ID && (err == nil || isRefusal(err)) {
@@ -261,11 +263,11 @@ func (c *claim) show() {
 		switch tries++; {
 		case err == nil || isRefusal(err):
 			tries = 0
-			c.own.answered(s, err)
+			c.announcements.answered(s, err)
 		case errors.Is(err, driver.ErrGone):
 			c.notify(p.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 		default:
-			c.own.answered(s, err)
+			c.announcements.answered(s, err)
 		}
 	}
 }
@@ -313,7 +315,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	o := c.core.Step(e)
 	s.order = o
 	if o.NewID {
-		c.renewIDLocked()
+		c.newIDLocked()
 	}
 	if o.Do == core.Lead {
 		c.leadLocked()
@@ -325,11 +327,11 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 		for _, t := range c.termsLocked() {
 			t.endContext(c.endedErrorLocked(t.token, o.Cause))
 		}
-		c.contextEnd = c.l.s.uptime()
-		c.executor.endedLocked(o.Cause)
+		c.contextEndedAt = c.l.s.uptime()
+		c.executor.contextEndedLocked(o.Cause)
 	}
 	if c.term != nil {
-		for _, w := range c.watched {
+		for _, w := range c.observers {
 			w.steppedLocked(c, s)
 		}
 	}
@@ -339,9 +341,9 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	return o
 }
 
-// renewIDLocked gives the claim a new ID. News for the old ID is not for this claim any more.
-func (c *claim) renewIDLocked() {
-	c.place = driver.Place{Name: c.name, Seat: c.id, Slots: c.slots, ID: rand.Text()}
+// newIDLocked gives the claim a new ID. News for the old ID is not for this claim any more.
+func (c *claim) newIDLocked() {
+	c.place = driver.Place{Name: c.name, Seat: c.label, Slots: c.slots, ID: rand.Text()}
 	if c.termState != nil {
 		c.request, c.successorID, c.shown = nil, "", nil
 	}
@@ -350,10 +352,10 @@ func (c *claim) renewIDLocked() {
 // leadLocked begins the claim's term.
 func (c *claim) leadLocked() {
 	c.needTermStateLocked()
-	c.term = newTerm(c, c.values, Token(c.place.Token<<c.turnBits))
+	c.term = newTerm(c, c.campaignCtx, Token(c.place.Token<<c.turnBits))
 	c.won = time.Now().Round(0)
 	began := c.executor.wonLocked()
-	for _, w := range c.watched {
+	for _, w := range c.observers {
 		w.begunLocked(c, began)
 	}
 }
@@ -421,7 +423,7 @@ func (c *claim) release(o core.ClaimOrder) {
 		e := core.ClaimEvent{Kind: core.Left}
 		if o.Do == core.HandOver {
 			e.Kind = c.handOver(ctx, p, o)
-		} else if err := c.l.dl.Release(ctx, p); err != nil && !errors.Is(err, driver.ErrGone) {
+		} else if err := c.l.stored.Release(ctx, p); err != nil && !errors.Is(err, driver.ErrGone) {
 			e.Kind = core.Failed
 			c.l.s.log.log(slog.LevelDebug, "release failed", "election", c.name, "try", o.Tries, "err", err)
 		}
@@ -433,24 +435,24 @@ func (c *claim) release(o core.ClaimOrder) {
 // handOver asks the store once to hand the claim over, and says what came of it.
 func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
 	err := driver.ErrRefused
-	if tr, ok := c.l.dl.(driver.Transferer); ok {
+	if tr, ok := c.l.stored.(driver.Transferer); ok {
 		err = tr.Transfer(ctx, p, o.Successor)
 	}
 	c.mu.Lock()
 	c.lastErr = err
-	ev := Event{Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.successorID}
+	ev := Event{Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(), To: c.successorID}
 	c.mu.Unlock()
 	switch {
 	case err == nil:
 		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", p.Token, "successor", o.Successor)
 		ev.Kind = HandedOver
-		c.l.s.readers.event(ev)
+		c.l.s.readers.publish(ev)
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
 	case errors.Is(err, driver.ErrNoSuccessor), isRefusal(err):
 		ev.Kind, ev.Cause = NotHandedOver, err
-		c.l.s.readers.event(ev)
+		c.l.s.readers.publish(ev)
 		c.l.s.log.log(slog.LevelWarn, "not handed over but released",
 			"election", c.name, "token", p.Token, "successor", o.Successor, "err", err)
 		return core.NoSuccessor
@@ -476,12 +478,12 @@ func (c *claim) waitFreed(ctx context.Context, what string) error {
 // idle returns a channel that is closed once the claim is idle; nil if it is already.
 func (c *claim) idle() <-chan struct{} { return c.once(&c.onceIdle, c.isIdleLocked) }
 
-// once returns the channel at ch, made if there is none, or nil if what it would tell is so
-// already. So is called with mu held.
-func (c *claim) once(ch *chan struct{}, so func() bool) <-chan struct{} {
+// once returns the channel at ch, made if there is none; nil if already says that there is nothing
+// to wait for. Already is called with mu held.
+func (c *claim) once(ch *chan struct{}, already func() bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if so() {
+	if already() {
 		return nil
 	}
 	if *ch == nil {
@@ -557,7 +559,7 @@ func (c *claim) unconfirmedLocked() bool {
 // reasonLocked returns in a word why the claim's term ended.
 func (c *claim) reasonLocked(cause core.Cause) Reason {
 	r := ReasonOf(causeError(cause))
-	if r == Resigned && c.failed && c.request == nil {
+	if r == Resigned && c.workFailed && c.request == nil {
 		return Failed
 	}
 	return r

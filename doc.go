@@ -4,7 +4,8 @@
 //
 //	store     where leases and claims live: etcd, PostgreSQL, Redis, ZooKeeper, …
 //	lease     the store's promise to keep a process's claims for a TTL after each renewal
-//	session   a lease that this process keeps alive, for all its elections: one heartbeat
+//	session   keeps a lease alive for all elections of this process, by one heartbeat; when the
+//	          lease is lost it gets another
 //	election  a name that at most one candidate holds at a time
 //	claim     a candidate's place in the line for a name; the oldest claim leads
 //	term      the time of one leader: a context, a deadline, a fencing token
@@ -34,8 +35,9 @@
 // At any instant [Term.Check] says yes in at most one process, under any delay, loss or partition
 // of messages, any pause of a process, and any clock offset, provided that clock rates differ by
 // less than Options.Drift, that clocks count suspended time, and that the store is linearizable.
-// Tokens grow. The term's context ends first, the work returns, and only then is the claim given
-// up. A lost lease always ends the term; to win again begins another term.
+// Tokens grow. The term's context ends first, the work returns, the right ends, and only then is
+// the claim given up. If the store has lost the claim already, context and right end together. A
+// lost lease always ends the term; to win again begins another term.
 //
 // What is not promised: no check can recall a write that is under way when the process is paused.
 // Only a fence stops that write: a resource that refuses a token smaller than one it has seen. A
@@ -45,8 +47,10 @@
 //
 //	deadline = clock read BEFORE the accepted renewal was sent + TTL as granted × (1 − drift)
 //
-//	follower ──▶ candidate ──▶ leader ──▶ follower      contexts end at deadline − grace,
-//	             in the line    a term                  the right to lead at the deadline
+//	follower ──▶ candidate ──▶ leader ──▶ follower
+//	             in the line    a term
+//
+// Contexts end at deadline − grace, the right to lead at the deadline.
 //
 // [Term.Check] compares the boot clock with the deadline each time it is called. Contexts and
 // timers are hints that may come late.
@@ -59,7 +63,7 @@ package primacy
 //	claim.mu                                            of one claim at a time
 //	Elections.mu
 //	lease.mu, Session.mu                                neither under the other
-//	localLines.mu, ownValues.mu, historyWriter.mu, tallies.mu, eventReaders.mu, silence.mu
-//	ownValue.mu, feed.mu, logQueue.mu
+//	seatTable.mu, announcementTable.mu, historyWriter.mu, tallies.mu, eventReaders.mu, outages.mu
+//	announcements.mu, feed.mu, logQueue.mu
 //
 // Term.Check may take claim.mu and lease.mu. A claim tells its queue on another goroutine.

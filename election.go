@@ -36,9 +36,9 @@ type CampaignOptions struct {
 	// and so does one that another program entered. Not negative. With 0, the default, this
 	// candidate never asks.
 	//
-	// The store does not know priorities. So the oldest candidate of the line follows a leader that
-	// crashes, and hands over later. A leader with a priority that an operator asks to hand over
-	// takes the lead back after Steady.
+	// The store does not know priorities. So after a crash the oldest candidate leads first, and
+	// hands over later. A candidate with a priority, from which an operator moved the lead, takes
+	// it back after Steady.
 	Priority int
 	// Steady is how long the candidate stands before it asks. Default three times the TTL.
 	Steady time.Duration
@@ -69,17 +69,17 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	}
 	began := e.s.uptime()
 	spec := claimSpec{value: o.Value, priority: o.Priority, began: began,
-		watched: e.s.watchElections}
+		observers: e.s.electionObservers}
 	if o.Priority > 0 {
 		if err := e.canAskToLead(ctx); err != nil {
 			return nil, err
 		}
 		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
-	own, drop := e.s.ownValues.use(e.name)
+	own, drop := e.s.announced.use(e.name)
 	defer drop()
-	spec.ownValue = own
-	e.s.readers.event(Event{Kind: CampaignBegun, Name: e.name})
+	spec.forName = own
+	e.s.readers.publish(Event{Kind: CampaignBegun, Name: e.name})
 	t, err := e.s.campaign(ctx, seat{name: e.name}, spec)
 	if err != nil {
 		e.s.notWon(e.name, began, err)
@@ -94,8 +94,9 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 // The value stands from the call on, whatever becomes of the call: each claim that this session
 // enters for the name has it in place of CampaignOptions.Value, and a claim whose entry is under
 // way gets it afterwards. So a claim that is lost and entered again never shows an older value; nor
-// does a [Candidate] that campaigns again. That ends with the session's last campaign, candidate
-// and term for the name. A later [Term.Proclaim] hides the value for the rest of that term.
+// does a [Candidate] that campaigns again. The value is forgotten once this session has no
+// campaign, candidate or term for the name any more. A later [Term.Proclaim] hides the value for
+// the rest of that term.
 //
 // The last call wins. Those of one process reach the store one after another, and one that fails is
 // repeated with the latest value. A call whose answer was lost may be done by the store late: on
@@ -113,9 +114,9 @@ func (e *Election) Restate(ctx context.Context, value []byte) error {
 	}
 	what := "restate " + e.name
 	if ctx.Err() != nil {
-		return unreachableOr(ctx, what, nil) // and nothing was said
+		return ctxEnded(ctx, what, nil) // and nothing was said
 	}
-	own := e.s.ownValues.find(e.name)
+	own := e.s.announced.find(e.name)
 	if own == nil {
 		return notInLine(what)
 	}
@@ -136,7 +137,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return unreachableOr(ctx, "proclaim "+t.c.name, nil) // and nothing was said
+		return ctxEnded(ctx, "proclaim "+t.c.name, nil) // and nothing was said
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -226,8 +227,8 @@ func (e *Election) Observe(ctx context.Context, o ...ObserveOptions) iter.Seq2[S
 	return e.observe(ctx, same, func(State) {})
 }
 
-// observe is Observe. It yields states that are not the same, and calls every with each state.
-func (e *Election) observe(ctx context.Context, same func(a, b State) bool, every func(State)) iter.Seq2[State, error] {
+// observe is Observe. It yields a state where same(old, new) is false; seen gets every state.
+func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen func(State)) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		if err := CheckName(e.name); err != nil {
 			yield(State{Name: e.name}, err)
@@ -255,7 +256,7 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, ever
 			if known && st.Revision < last.Revision {
 				continue // an old answer, of a store that is not linearizable
 			}
-			every(st)
+			seen(st)
 			changed := !known || down || !same(st, last)
 			last, known, down, try = st, true, false, 1
 			if changed && !yield(st, nil) {
@@ -365,21 +366,22 @@ func (s *Session) List(ctx context.Context, prefix string) ([]State, error) {
 // canAskToLead returns an error if the store cannot carry the request of a candidate with a
 // priority. Only a lease tells whether the store can hand over, so it grants one if there is none.
 func (e *Election) canAskToLead(ctx context.Context) error {
-	l, err := e.s.live(ctx) // the campaign has the same one, unless it ends before
+	l, err := e.s.liveLease(ctx) // the campaign has the same one, unless it ends before
 	if err != nil {
 		return err
 	}
 	_, carries := e.s.store.(driver.Asker)
-	if _, handsOver := l.dl.(driver.Transferer); !carries || !handsOver {
+	if _, handsOver := l.stored.(driver.Transferer); !carries || !handsOver {
 		return invalid("campaign for %s: a priority needs a store in which a leader can be asked to hand over; %s cannot",
 			e.name, e.s.store.Caps().Store)
 	}
 	return nil
 }
 
-// askToLead returns the loop that asks leaders to hand over to a claim while it waits, as
-// core.Press says. It reads the line four times in steady. A claim that has the same token at two
-// readings has kept its place in between, since a token is given once.
+// askToLead returns the loop that asks leaders to hand over to a claim while it waits. It reads the
+// line four times in steady; core.Press says ask once claim and leader have stayed the same for
+// steady. A claim that has the same token at two readings has kept its place in between, since a
+// token is given once.
 func (e *Election) askToLead(priority int, steady time.Duration) func(context.Context, *claim) {
 	s, asker := e.s, e.s.store.(driver.Asker)
 	return func(ctx context.Context, c *claim) {
@@ -405,8 +407,8 @@ func (e *Election) askToLead(priority int, steady time.Duration) func(context.Co
 	}
 }
 
-// tokens returns the token of the claim, 0 if it does not wait or the leader would hand over to
-// another claim of this session, and the token of the leader, 0 if that cannot be asked.
+// tokens returns the claim's token as mine: 0 unless it waits and is the one of this session to
+// which the leader would hand over. Leader is the leader's token: 0 if that cannot be asked.
 func (st State) tokens(c *claim) (mine, leader uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -32,8 +32,8 @@ type Elections struct {
 	pending  int                 // how many attempts are in a pending phase
 	closed   bool
 	idle     chan struct{}  // closed when pending is 0; nil while nobody waits for that
-	news     []electionNews // what Terms has not yielded yet
-	stale    int            // how many of news are terms that Terms will not yield
+	untold   []electionNews // what Terms has not yielded yet
+	dropped  int            // how many of news are terms that Terms will not yield
 	ready    chan struct{}  // holds a token if news is not empty
 	tally    electionCounts
 	unleased []*attempt // those in the phase wantsLease
@@ -138,7 +138,7 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 		}
 		shut := es.s.shut
 		if n.last {
-			shut = nil // it is closed already: the end of the last attempt wakes
+			shut = nil // it is closed and would spin: from here on moveLocked wakes us after the last attempt
 		}
 		select {
 		case <-es.ready:
@@ -149,7 +149,9 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 	}
 }
 
-// take returns the oldest news, if there is any, and whether there will never be more.
+// take returns the oldest news, if there is any; done says that there will be no more, since ctx
+// has ended, Close was called, or the session is closed and no attempt is left. Each reader that
+// leaves something to see wakes the next.
 func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	es.s.mu.Lock()
 	last := es.s.closed
@@ -157,16 +159,16 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	defer func() {
-		if len(es.news) > 0 || es.closed || last && len(es.names) == 0 {
+		if len(es.untold) > 0 || es.closed || last && len(es.names) == 0 {
 			es.wake() // another reader may go on
 		}
 	}()
 	if es.closed || ctx.Err() != nil {
 		return n, true
 	}
-	for len(es.news) > 0 {
-		n, es.news[0] = es.news[0], n
-		es.news = es.news[1:]
+	for len(es.untold) > 0 {
+		n, es.untold[0] = es.untold[0], n // so that the array does not keep the term
+		es.untold = es.untold[1:]
 		if n.t == nil || n.err != nil {
 			return n, false
 		}
@@ -174,7 +176,7 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 			es.moveLocked(a, yielded)
 			return n, false
 		}
-		es.stale = max(0, es.stale-1)
+		es.dropped = max(0, es.dropped-1)
 	}
 	return electionNews{last: last}, last && len(es.names) == 0
 }
@@ -189,7 +191,7 @@ func (es *Elections) wake() {
 
 // addNewsLocked adds news for Terms. The caller holds mu.
 func (es *Elections) addNewsLocked(n electionNews) {
-	es.news = append(es.news, n)
+	es.untold = append(es.untold, n)
 	es.wake()
 }
 
@@ -219,8 +221,8 @@ func (es *Elections) forgetLocked(a *attempt) {
 }
 
 // dropLocked ends an attempt whose term Terms will not yield; why is for the event, if it has won
-// none. News of such terms is removed once it is half of all news, since nobody may be iterating.
-// The caller holds mu, and gives up the claim if there is one.
+// none. News of such terms is removed once it is half of all news: perhaps nobody iterates, and it
+// would pile up. The caller holds mu, and gives up the claim if there is one.
 func (es *Elections) dropLocked(a *attempt, why error) {
 	won := a.phase == leads
 	if a.c != nil {
@@ -232,11 +234,11 @@ func (es *Elections) dropLocked(a *attempt, why error) {
 		es.s.notWon(a.name, a.began, why)
 		return
 	}
-	if es.stale++; 2*es.stale > len(es.news) {
-		es.news = slices.DeleteFunc(es.news, func(n electionNews) bool {
+	if es.dropped++; 2*es.dropped > len(es.untold) {
+		es.untold = slices.DeleteFunc(es.untold, func(n electionNews) bool {
 			return n.t != nil && n.err == nil && entrantOf(n.t).attempt.phase != leads
 		})
-		es.stale = 0
+		es.dropped = 0
 	}
 }
 
@@ -265,11 +267,11 @@ func (es *Elections) withdraw(name string) {
 		es.mu.Unlock()
 		switch {
 		case was == wantsSeat:
-			// If the seat comes in this moment, turn gives it back.
-			es.s.localLines.cancel(seat{name: name}, &seatWaiter{attempt: a})
+			// If the seat comes in this moment, gotSeat gives it back.
+			es.s.seats.cancel(seat{name: name}, &seatWaiter{attempt: a})
 			return
-		case was == wantsLease:
-			es.s.localLines.vacate(seat{name: name}, 0)
+		case was == wantsLease: // findLeases skips it: its phase is attemptOver
+			es.s.seats.vacate(seat{name: name}, 0)
 			return
 		case c.withdraw():
 			return
@@ -319,7 +321,7 @@ func (es *Elections) Close(ctx context.Context) error {
 	es.mu.Lock()
 	es.closed = true
 	names := slices.Collect(maps.Keys(es.names))
-	es.news, es.stale = nil, 0
+	es.untold, es.dropped = nil, 0
 	es.wake()
 	es.mu.Unlock()
 	es.cancel()
@@ -347,27 +349,27 @@ func (es *Elections) Close(ctx context.Context) error {
 func (es *Elections) beginAttemptLocked(name string) *attempt {
 	a := &attempt{es: es, name: name, began: es.s.uptime()}
 	es.names[name] = a
-	es.s.readers.event(Event{Kind: CampaignBegun, Name: name})
+	es.s.readers.publish(Event{Kind: CampaignBegun, Name: name})
 	es.pending++
 	return a
 }
 
 // queueUp has an attempt wait for its seat. The caller does not hold mu.
 func (es *Elections) queueUp(a *attempt) {
-	if _, taken, _ := es.s.localLines.takeOrWait(seat{name: a.name}, 1, &seatWaiter{attempt: a}); taken {
-		a.turn()
+	if _, taken, _ := es.s.seats.takeOrWait(seat{name: a.name}, 1, &seatWaiter{attempt: a}); taken {
+		a.gotSeat()
 		return
 	}
 	es.mu.Lock()
 	withdrawn := a.phase == attemptOver
 	es.mu.Unlock()
-	if withdrawn { // and Withdraw may have looked before it waited
-		es.s.localLines.cancel(seat{name: a.name}, &seatWaiter{attempt: a})
+	if withdrawn { // Withdraw may have run before takeOrWait, and found nothing to cancel
+		es.s.seats.cancel(seat{name: a.name}, &seatWaiter{attempt: a})
 	}
 }
 
-// turn is called when the attempt has got its seat.
-func (a *attempt) turn() {
+// gotSeat is called when the attempt has got its seat.
+func (a *attempt) gotSeat() {
 	es := a.es
 	es.mu.Lock()
 	withdrawn := a.phase != wantsSeat
@@ -376,7 +378,7 @@ func (a *attempt) turn() {
 	}
 	es.mu.Unlock()
 	if withdrawn {
-		es.s.localLines.vacate(seat{name: a.name}, 0)
+		es.s.seats.vacate(seat{name: a.name}, 0)
 	}
 }
 
@@ -394,10 +396,10 @@ func (es *Elections) findLeaseLocked(a *attempt) {
 // findLeases finds a lease for all attempts that wait for one.
 func (es *Elections) findLeases() {
 	for again := false; ; {
-		if again { // no claim could be made: the last lease ended at once, and the next one may
+		if again { // no claim got in: the lease ended at once, and the next may do the same
 			_ = pause(es.ctx, 1)
 		}
-		l, err := es.s.live(es.ctx)
+		l, err := es.s.liveLease(es.ctx)
 		es.mu.Lock()
 		attempts := es.unleased
 		es.unleased = nil
@@ -429,14 +431,14 @@ func (es *Elections) abandon(a *attempt, err error) {
 	}
 	es.mu.Unlock()
 	if waits {
-		es.s.localLines.vacate(seat{name: a.name}, 0)
+		es.s.seats.vacate(seat{name: a.name}, 0)
 	}
 }
 
 // newEntrant returns a claim whose calls the workers make.
 func (es *Elections) newEntrant(l *lease, a *attempt) *entrant {
 	c := &entrant{attempt: a}
-	c.claim = claim{l: l, seat: seat{name: a.name}, claimSpec: &es.spec, values: context.Background(), executor: c}
+	c.claim = claim{l: l, seat: seat{name: a.name}, claimSpec: &es.spec, campaignCtx: context.Background(), executor: c}
 	c.step(core.ClaimEvent{Kind: core.Stand})
 	return c
 }
@@ -479,9 +481,10 @@ func (c *entrant) wonLocked() time.Duration {
 	return a.began
 }
 
-// endedLocked reports the end of a term that was yielded. For one that was not, the next attempt
-// begins, and the term is resigned, unless somebody found it by Session.Terms and has resigned it.
-func (c *entrant) endedLocked(cause core.Cause) {
+// contextEndedLocked reports the end of a term that was yielded. For one that was not, the next
+// attempt begins, and the term is resigned, unless somebody found it by Session.Terms and has
+// resigned it. It takes Elections.mu and the seats' lock one after the other.
+func (c *entrant) contextEndedLocked(cause core.Cause) {
 	a, es := c.attempt, c.attempt.es
 	resigned := c.core.Phase().GivenUp()
 	var next *attempt
@@ -508,7 +511,7 @@ func (c *entrant) endedLocked(cause core.Cause) {
 	}
 }
 
-func (c *entrant) vacateSeatLocked() { c.attempt.es.s.localLines.vacate(c.seat, 0) }
+func (c *entrant) vacateSeatLocked() { c.attempt.es.s.seats.vacate(c.seat, 0) }
 
 func (c *entrant) freedLocked(_ core.ClaimPhase, nextLease bool) {
 	a, es := c.attempt, c.attempt.es
@@ -565,7 +568,7 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 		o = &ElectionsOptions{}
 	}
 	es := &Elections{s: s, names: map[string]*attempt{}, ready: make(chan struct{}, 1)}
-	es.spec = claimSpec{value: o.Value, watched: s.watchEntrants}
+	es.spec = claimSpec{value: o.Value, observers: s.entrantObservers}
 	es.pool.limit = maxTogether
 	es.ctx, es.cancel = context.WithCancel(context.Background())
 	return es

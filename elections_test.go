@@ -347,8 +347,8 @@ func TestTheSessionsCloseEndsTerms(t *testing.T) {
 		if line, _ := b.store.Line(context.Background(), "waits"); len(line.Waiters) > 0 || holder.Check() != nil {
 			t.Errorf("%+v", line)
 		}
-		if len(s.localLines.taken) > 0 || es.pending != 0 {
-			t.Errorf("%d turns are kept, %d names open", len(s.localLines.taken), es.pending)
+		if len(s.seats.taken) > 0 || es.pending != 0 {
+			t.Errorf("%d turns are kept, %d names open", len(s.seats.taken), es.pending)
 		}
 		if err := es.Stand("n"); !errors.Is(err, ErrClosed) {
 			t.Errorf("Stand: %v", err)
@@ -372,7 +372,7 @@ func TestANameStoodForWhileItIsWithdrawnKeepsItsTurn(t *testing.T) {
 		_, stands := es.names["x"]
 		es.mu.Unlock()
 		s.mu.Lock()
-		r := s.localLines.taken[seat{name: "x"}]
+		r := s.seats.taken[seat{name: "x"}]
 		waits := r != nil && len(r.waiting) > 0
 		s.mu.Unlock()
 		if stands != waits {
@@ -395,7 +395,7 @@ func TestAStandLeavesNoPlaceButItsOwn(t *testing.T) {
 		es.mu.Unlock()
 		es.Withdraw("x")
 		_ = es.Stand("x")
-		s.localLines.cancel(seat{name: "x"}, &seatWaiter{attempt: first}) // a Withdraw that was slow
+		s.seats.cancel(seat{name: "x"}, &seatWaiter{attempt: first}) // a Withdraw that was slow
 		_ = h.Resign(t.Context())
 		if won, _, _ := collect(t, es, 1); won[0].Check() != nil {
 			t.Error(won[0].Check())
@@ -433,7 +433,7 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		es := s.Elections(nil)
 		for _, again := range []bool{false, true} {
-			if _, _, err := s.localLines.take(t.Context(), seat{name: "x"}, 1, false); err != nil {
+			if _, _, err := s.seats.take(t.Context(), seat{name: "x"}, 1, false); err != nil {
 				t.Error(err)
 			}
 			_ = es.Stand("x")
@@ -444,7 +444,7 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 			if again {
 				_ = es.Stand("x")
 			}
-			was.turn() // the seat was on its way
+			was.gotSeat() // the seat was on its way
 			if again {
 				won, _, _ := collect(t, es, 1)
 				_ = won[0].Resign(t.Context())
@@ -502,7 +502,7 @@ func TestTermsThatAreNotYieldedDoNotPileUp(t *testing.T) {
 			synctest.Wait()
 		}
 		es.mu.Lock()
-		n := len(es.news)
+		n := len(es.untold)
 		es.mu.Unlock()
 		if n > 5 {
 			t.Errorf("%d terms that will not be yielded are kept", n)
@@ -567,8 +567,8 @@ func TestEachOfTwoReadersIsWoken(t *testing.T) {
 		_ = es.Stand("x", "y")
 		synctest.Wait()
 		es.mu.Lock()
-		told := es.news
-		es.news = nil
+		told := es.untold
+		es.untold = nil
 		es.mu.Unlock()
 		got, release := make(chan *Term, 2), make(chan struct{})
 		for range 2 {
@@ -582,7 +582,7 @@ func TestEachOfTwoReadersIsWoken(t *testing.T) {
 		}
 		synctest.Wait()
 		es.mu.Lock()
-		es.news = told
+		es.untold = told
 		es.wake()
 		es.mu.Unlock()
 		synctest.Wait()

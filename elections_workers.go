@@ -109,7 +109,7 @@ func (c *entrant) carryLocked(o core.ClaimOrder) {
 		c.attempt.es.postLocked(c, taskEnter, o.Tries)
 	case core.HandOver:
 		go c.release(o)
-	}
+	} // wonLocked and freedLocked have told what Lead and Finish say
 }
 
 func (c *entrant) releaseLocked(o core.ClaimOrder) {
@@ -130,8 +130,8 @@ func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.carryLocked(o)
 }
 
-// postLocked replaces the claim's last task. If calls failed before, tries of them, the task comes
-// after a pause. The caller holds the claim's lock.
+// postLocked replaces the claim's last task. After tries failed calls the task comes after a pause.
+// The caller holds the claim's lock.
 func (es *Elections) postLocked(c *entrant, do taskKind, tries int) {
 	c.seq++
 	j := task{c, c.seq, do}
@@ -198,21 +198,21 @@ func (es *Elections) work() {
 	}
 }
 
-// call is one claim among those of a call on the store, and its place when the call began.
-type call struct {
+// batchItem is one claim of a call on the store for many, and its place when the call began.
+type batchItem struct {
 	c *entrant
 	p driver.Place
 }
 
 // begin returns the claims for which nothing else was ordered meanwhile, and marks that their call
-// is under way.
-func (all tasks) begin(phase core.ClaimPhase) []call {
-	calls := make([]call, 0, len(all))
+// is under way. A claim that enters carries no record yet.
+func (all tasks) begin(phase core.ClaimPhase) []batchItem {
+	calls := make([]batchItem, 0, len(all))
 	for _, j := range all {
 		j.c.mu.Lock()
 		if j.seq == j.c.seq && j.c.core.Phase() == phase {
 			j.c.calling = true
-			calls = append(calls, call{j.c, j.c.leavingPlaceLocked()})
+			calls = append(calls, batchItem{j.c, j.c.leavingPlaceLocked()})
 		}
 		j.c.mu.Unlock()
 	}
@@ -222,7 +222,7 @@ func (all tasks) begin(phase core.ClaimPhase) []call {
 // claimAll enters claims in one call. A final error of the store is about one of them, but does not
 // say about which. So each half is asked by itself, until one claim is left with the error. A claim
 // that entered already is found by its ID.
-func (es *Elections) claimAll(l *lease, calls []call) {
+func (es *Elections) claimAll(l *lease, calls []batchItem) {
 	if len(calls) == 0 {
 		return
 	}
@@ -231,7 +231,7 @@ func (es *Elections) claimAll(l *lease, calls []call) {
 		claims[i] = driver.Claim{Name: k.p.Name, ID: k.p.ID, Value: es.spec.value}
 	}
 	ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
-	places, err := l.dl.Claim(ctx, claims...)
+	places, err := l.stored.Claim(ctx, claims...)
 	cancel()
 	if half := len(calls) / 2; err != nil && isAnswer(err) && half > 0 && l.ctx.Err() == nil {
 		es.claimAll(l, calls[:half])
@@ -239,7 +239,8 @@ func (es *Elections) claimAll(l *lease, calls []call) {
 		return
 	}
 	es.learn(len(calls), err)
-	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...) // the rest is no place
+	// A place that is missing is an empty one, which keepPlaceLocked refuses.
+	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...)
 	for i, k := range calls {
 		k.c.claimAnswered(k.p, places[i], err)
 	}
@@ -285,25 +286,25 @@ func (es *Elections) followAll(l *lease, all tasks) {
 		j.c.mu.Unlock()
 	}
 	if len(places) > 0 {
-		l.dl.Follow(places...)
-		l.s.sampleForDuplicates(l, places[0].Name)
+		l.stored.Follow(places...)
+		l.s.sampleForDuplicates(l, places[0].Name) // is another process here under this ID?
 	}
 }
 
 // releaseAll gives places up in one call. After a final error it asks again in halves, as claimAll
 // does.
-func (es *Elections) releaseAll(l *lease, calls []call) {
+func (es *Elections) releaseAll(l *lease, calls []batchItem) {
 	if len(calls) == 0 {
 		return
 	}
-	e := core.ClaimEvent{Kind: core.LeaseOver}
+	e := core.ClaimEvent{Kind: core.LeaseOver} // a claim that is Leaving keeps its own cause
 	if l.ctx.Err() == nil {
 		places := make([]driver.Place, len(calls))
 		for i, k := range calls {
 			places[i] = k.p
 		}
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
-		err := l.dl.Release(ctx, places...)
+		err := l.stored.Release(ctx, places...)
 		cancel()
 		half := len(calls) / 2
 		switch {

@@ -10,7 +10,8 @@ import (
 )
 
 // Why a term ended. context.Cause of a term's context, Term.Check and Candidate events carry one of
-// these, inside an [*EndedError]. Test with errors.Is.
+// these inside an [*EndedError]; in its place stands the cause of the caller's own context, if that
+// ended the term. Test with errors.Is.
 var (
 	ErrExpired     = errors.New("the lease ran out: the store did not renew it in time")
 	ErrDeposed     = errors.New("the claim was removed by somebody else")
@@ -37,8 +38,8 @@ var (
 	// writing. Two that did so would wait for each other for ever: give it back, and lock it for
 	// writing.
 	ErrUpgrade = errors.New("held for reading by the caller, which cannot become writing")
-	// ErrNotInLine says that whom a name should be handed to does not wait in its line, or that who
-	// says something new of himself ([Election.Restate]) neither waits nor leads.
+	// ErrNotInLine says that the successor named in a transfer does not wait in the line, or that
+	// [Election.Restate] was called while this session neither waits nor leads.
 	ErrNotInLine = driver.ErrNoSuccessor
 	// ErrDuplicateID says that several processes wait under the ID to which a name should be
 	// handed: nobody can say which of them is meant.
@@ -74,11 +75,12 @@ func Reasons() []Reason {
 	return []Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed, Died, Unknown, Leads}
 }
 
-// reasons are those of terms that a session has seen end, for counting them.
-var reasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed}
+// countedReasons are the first six: a session counts its terms by them.
+var countedReasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed}
 
 // causes has for each cause of the core the error that a term ends with, and the reason that its
-// history tells. No term ends for None.
+// history tells. No term ends for None. A new cause needs an error, and a Reason in Reasons and
+// countedReasons.
 var causes = [core.CauseCount]struct {
 	err    error
 	reason Reason
@@ -93,8 +95,9 @@ var causes = [core.CauseCount]struct {
 // causeError is the error that a term ends with.
 func causeError(cause core.Cause) error { return causes[cause].err }
 
-// ReasonOf returns why a term ended, given what [Term.Check] or the cause of its context says; ""
-// where err is not the end of a term.
+// ReasonOf returns why a term ended, given what [Term.Check] or the cause of its context says:
+// Resigned, Transferred, Expired, Deposed or Closed. It returns "" for any other error, also for a
+// term that ended because the caller's own context did.
 func ReasonOf(err error) Reason {
 	for _, c := range causes {
 		if errors.Is(err, c.err) {
@@ -104,13 +107,21 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// isRefusal says whether the same call would get the same answer again. ErrGone and ErrNoSuccessor
-// are final answers too (driver.IsFinal), but the caller goes on: with a new claim, or a release.
+// What follows an error of a store:
+//
+//	                 Refused, Taken   ErrInvalid, ErrClosed   Gone   NoSuccessor   any other
+//	driver.IsFinal   yes              no                      yes    yes           no
+//	isRefusal        yes              yes                     no     no            no
+//	isAnswer         yes              yes                     yes    no            no
+//
+// isRefusal says whether the same call would get the same answer again, so that the caller gets the
+// error. After the other final answers the caller goes on: with a new claim, or a release.
 func isRefusal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
 }
 
-// unreachable says that ctx ended before the store gave an answer. Last is what it said last.
+// unreachable is the error of a call that needs an answer of the store, once ctx has ended. Last is
+// what the store said last.
 func unreachable(ctx context.Context, what string, last error) error {
 	if last == nil || errors.Is(last, context.Cause(ctx)) {
 		return fmt.Errorf("primacy: %s: %w: %w", what, ErrUnreachable, context.Cause(ctx))
@@ -118,9 +129,9 @@ func unreachable(ctx context.Context, what string, last error) error {
 	return fmt.Errorf("primacy: %s: %w: %w; last: %w", what, ErrUnreachable, context.Cause(ctx), last)
 }
 
-// unreachableOr is unreachable for a wait that needs no answer of the store. If last is no error of
-// the store the error says only that ctx ended.
-func unreachableOr(ctx context.Context, what string, last error) error {
+// ctxEnded is the error of a wait whose ctx has ended. It is ErrUnreachable only if last is an
+// error of the store.
+func ctxEnded(ctx context.Context, what string, last error) error {
 	if last == nil || errors.Is(last, context.Canceled) || errors.Is(last, context.DeadlineExceeded) {
 		return fmt.Errorf("primacy: %s: %w", what, context.Cause(ctx))
 	}

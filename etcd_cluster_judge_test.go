@@ -120,7 +120,7 @@ func (r *rig) lost(w *ledTerm) {
 func (r *rig) won(m *node, t *Term) *ledTerm {
 	r.logf("n%d leads %s under token %d", m.i, t.Name(), t.Token())
 	r.mu.Lock()
-	w := &ledTerm{term: t, m: m, working: true, session: t.c.l.dl.ID(), at: r.now()}
+	w := &ledTerm{term: t, m: m, working: true, session: t.c.l.stored.ID(), at: r.now()}
 	for _, old := range r.terms[t.Name()] {
 		if old.term.Token() >= t.Token() && !r.excusedLocked(w) && t.Check() == nil {
 			r.failLocked("%s: token %d leads after token %d", t.Name(), t.Token(), old.term.Token())

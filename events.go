@@ -12,10 +12,11 @@ import (
 type EventKind int
 
 // Behind each kind stand the fields of [Event] that it fills in, besides At. Of locks only overruns
-// and duplicate IDs are told, since locks come and go too often.
+// and duplicate IDs are told, since locks come and go too often. WorkStopped comes before Ended, or
+// after it if the right was lost first.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
-	LeaseLost                          // Lease, Cause: the contexts of its terms are ending. Not after Session.Close
+	LeaseLost                          // Lease, Cause: its terms' contexts end. Not once Session.Close was called
 	Renewed                            // Lease; Took: from sending the renewal to the store's answer
 	RenewalMissed                      // Lease, Took; Cause: the store's error, or context.DeadlineExceeded: no answer
 	CampaignBegun                      // Name
@@ -23,7 +24,7 @@ const (
 	Elected                            // Name, Token, Lease; Took: since CampaignBegun
 	Stopping                           // the work has to stop. Name, Token, Lease, Reason, Cause, By, Text, To
 	Ended                              // the right is over: once for each Elected. As Stopping; Took: since Stopping
-	WorkStopped                        // the term was resigned. Name, Token, Lease, Reason; Took: since Stopping
+	WorkStopped                        // resigned: no work runs. Name, Token, Lease, Reason; Took: since Stopping
 	HandedOver                         // Name, Token, Lease; To: whose session leads now
 	WorkOverran                        // work still runs though its right is over. Name, Token, Lease, Lock
 	NotHandedOver                      // the hand-over failed, or nobody knows. Name, Token, Lease, To; Cause: why
@@ -74,42 +75,43 @@ type eventReaders struct {
 	feeds   map[*feed[Event]]struct{}
 }
 
-func (n *eventReaders) join(f *feed[Event]) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.feeds == nil {
-		n.feeds = map[*feed[Event]]struct{}{}
+func (r *eventReaders) join(f *feed[Event]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.feeds == nil {
+		r.feeds = map[*feed[Event]]struct{}{}
 	}
-	n.feeds[f] = struct{}{}
-	n.readers.Add(1)
+	r.feeds[f] = struct{}{}
+	r.readers.Add(1)
 }
 
-func (n *eventReaders) quit(f *feed[Event]) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, there := n.feeds[f]; there {
-		delete(n.feeds, f)
-		n.readers.Add(-1)
+func (r *eventReaders) quit(f *feed[Event]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, there := r.feeds[f]; there {
+		delete(r.feeds, f)
+		r.readers.Add(-1)
 	}
 }
 
-// event tells all readers. Where it costs much to make the event, the caller asks any first.
-func (n *eventReaders) event(ev Event) {
-	if !n.any() {
+// publish sends an event to all readers. Where it costs much to make the event, the caller asks any
+// first.
+func (r *eventReaders) publish(ev Event) {
+	if !r.any() {
 		return
 	}
 	ev.At = time.Now().Round(0)
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for f := range n.feeds {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for f := range r.feeds {
 		f.push(ev)
 	}
 }
 
-func (n *eventReaders) any() bool { return n.readers.Load() > 0 }
+func (r *eventReaders) any() bool { return r.readers.Load() > 0 }
 
 // end ends the iterators of all readers, now and later.
-func (n *eventReaders) end() { n.once.Do(func() { close(n.closed) }) }
+func (r *eventReaders) end() { r.once.Do(func() { close(r.closed) }) }
 
 // feed is a bounded queue of events for one reader.
 type feed[E any] struct {
@@ -179,7 +181,7 @@ type Stats struct {
 	Unreadable uint64
 }
 
-type counters struct{ leases, renewals, failed, late, terms, overruns, unreadable atomic.Uint64 }
+type counters struct{ leases, renewals, otherMisses, late, terms, overruns, unreadable atomic.Uint64 }
 
 // Tally counts what a session has done in one election since the session began, or, from
 // [Election.Tally], all sessions since the history began. Unlike [Session.Events] it misses
@@ -201,7 +203,7 @@ type tallies struct {
 
 type tallied struct {
 	elected uint64
-	ended   [len(reasons)]uint64
+	ended   [len(countedReasons)]uint64
 }
 
 func (all *tallies) elected(name string) {
@@ -213,7 +215,7 @@ func (all *tallies) elected(name string) {
 func (all *tallies) ended(name string, r Reason) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	all.ofLocked(name).ended[slices.Index(reasons[:], r)]++
+	all.ofLocked(name).ended[slices.Index(countedReasons[:], r)]++
 }
 
 // ofLocked returns the counts of a name, made if there is none.

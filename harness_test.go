@@ -245,8 +245,8 @@ func nothingLeft(t *testing.T, s *Session) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.queues)+len(s.localLines.taken) > 0 {
-		t.Errorf("%s keeps %d queues and %d seats", s.ID(), len(s.queues), len(s.localLines.taken))
+	if len(s.queues)+len(s.seats.taken) > 0 {
+		t.Errorf("%s keeps %d queues and %d seats", s.ID(), len(s.queues), len(s.seats.taken))
 	}
 }
 

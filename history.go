@@ -24,16 +24,17 @@ type TermRecord struct {
 	Gap       *time.Duration // from the end of the term before it, by the clocks of the two leaders; nil: not known
 
 	// Where nobody wrote the end: it led at the instant ToAfter, and did not lead any more at
-	// ToBefore. GapMost is the longest that the gap before this term can have been, where only such
-	// bounds are known of the term before. Zero and nil: not known.
+	// ToBefore. GapMost bounds Gap from above where only such bounds are known of the end of the
+	// term before. Zero and nil: not known.
 	ToAfter, ToBefore time.Time
 	GapMost           *time.Duration
 
 	// Paused is of a term that expired: for so long, at least, its process did not run, since it
 	// was frozen, suspended or starved. 0: it ran, or nobody knows.
 	Paused time.Duration
-	// DownFrom and DownTo are when the store did not answer: the session of a term that expired, or
-	// where nobody wrote the end, that of the next leader. Zero: it did, or nobody knows.
+	// DownFrom and DownTo are when the store was silent. A term that expired has them from its own
+	// session; a term whose end nobody wrote, from the next leader's. Zero: it was not, or nobody
+	// knows.
 	DownFrom, DownTo time.Time
 	// Outlived is for how long after the end of its right the term's work was seen alive: a fence
 	// refuses what it wrote then. 0: it was not, or nobody knows.
@@ -83,7 +84,7 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 			return nil, err
 		}
 	}
-	all = st.lead(all)
+	all = st.withLeader(all)
 	if n := len(all); n > 0 && all[0].Reason == Unknown {
 		err = e.s.retry(ctx, "read the history of "+e.name, func(ctx context.Context) (err error) {
 			all[0].ToAfter, err = readAlive(ctx, j, e.name, all[0].Token)
@@ -96,9 +97,9 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 	return complete(all, limit), nil
 }
 
-// readAgain is for a newest term without an end, which did not lead when the line was read before
-// the records. If it was won in between, the line shows it now. If it is over, the records, read
-// again, have its end; terms that they have and that began after the line was read are left out.
+// readAgain reads line and records again, where the newest record has no end but the line, read
+// before it, does not show its term. If that was won in between, the line shows it now. If it is
+// over, the records have its end now; of terms still newer only one that leads is kept.
 func (e *Election) readAgain(
 	ctx context.Context, j driver.Journal, all []TermRecord, limit int,
 ) (State, []TermRecord, error) {
@@ -119,8 +120,8 @@ func (st State) leads(t Token) bool {
 	return st.Leader != nil && st.Leader.Slots == 0 && st.Leader.Token == t
 }
 
-// lead adds to the records what the line says of the leader.
-func (st State) lead(all []TermRecord) []TermRecord {
+// withLeader adds to the records what the line says of the leader.
+func (st State) withLeader(all []TermRecord) []TermRecord {
 	l := st.Leader
 	if l != nil && l.Slots == 0 && (len(all) == 0 || all[0].Token < l.Token) {
 		all = append([]TermRecord{{Name: st.Name, Token: l.Token, ID: l.ID, Value: l.Value, Reason: Unknown}}, all...)
@@ -133,7 +134,7 @@ func (st State) lead(all []TermRecord) []TermRecord {
 	return all
 }
 
-// complete tells each term what the next one knew of it, and computes bounds and gaps.
+// complete tells each term what the next one, at i-1, knew of it, and computes bounds and gaps.
 func complete(all []TermRecord, limit int) []TermRecord {
 	for i := range all {
 		r := &all[i]
@@ -175,9 +176,10 @@ func (r *TermRecord) endBefore(next *TermRecord) {
 	if unknown && b.Token == r.Token && !b.Led.After(next.From) {
 		r.ToAfter = b.Led
 	}
+	// The outage that the next leader saw has lasted into the time of r.
 	if b.DownTo.After(r.From) && b.DownTo.After(b.DownFrom) && !r.From.IsZero() {
 		switch { // an outage that ended no term is not told
-		case unknown && b.DownTo.After(r.ToAfter):
+		case unknown && b.DownTo.After(r.ToAfter): // it was not over when r led last
 			r.DownFrom, r.DownTo = b.DownFrom, b.DownTo
 		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To):
 			r.DownTo = b.DownTo
@@ -218,8 +220,8 @@ func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (al
 	}
 }
 
-// merge takes what a record of the term says. Those whose keys have a suffix are read before the
-// record that the leader left under the key without it, which overrides them.
+// merge takes what a record of the term says. Records come by descending key: those with a suffix
+// first, then the plain key, which the leader itself wrote and which overrides them.
 func (r *TermRecord) merge(d record, kind recordKind) {
 	if r.ID == "" || kind == ofTerm && d.ID != "" {
 		r.ID = strings.ToValidUTF8(d.ID, "\uFFFD")
@@ -246,8 +248,9 @@ func (r *TermRecord) merge(d record, kind recordKind) {
 // Tally counts the terms of the election that its history knows, of all processes and since the
 // history began: how many began, and how many ended for which reason. A term counts as Unknown if
 // nobody had written its end when the next one began; an end that is written later, as that of a
-// leader that was cut off, is in History only. It makes one call on the store, or a few after many
-// terms that tell no counts, and needs no lease. Errors are those of [Election.History].
+// leader that was cut off, is in History only. It makes one call on the store as a rule, a few if
+// the newest 32 records have no sum of the earlier terms. It needs no lease. Errors are those of
+// [Election.History].
 func (e *Election) Tally(ctx context.Context) (Tally, error) {
 	t := Tally{Name: e.name}
 	j, err := e.journal()
@@ -267,7 +270,7 @@ func (e *Election) Tally(ctx context.Context) (Tally, error) {
 			t.Ended[r] = uint64(n)
 			t.Elected += uint64(n)
 		}
-		if last.present {
+		if last.endUnknown {
 			t.Ended[Unknown]-- // nobody says yet that it is over
 		}
 		if t.Ended[Unknown] == 0 {

@@ -306,24 +306,24 @@ func TestALateAnswerDoesNotHideThatTheLeaderWasFrozen(t *testing.T) {
 func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	timing := core.Timing{}.Fill(10 * time.Second)
 	lost := errors.New("no answer")
-	var s silence
-	s.called(time.Hour, timing, lost)
-	s.called(time.Hour+time.Second, timing, nil)
-	if _, _, ok := s.last(0); ok || s.began() != 0 {
+	var s outages
+	s.answered(time.Hour, timing, lost)
+	s.answered(time.Hour+time.Second, timing, nil)
+	if _, _, ok := s.lastOver(0); ok || s.currentSince() != 0 {
 		t.Error("one call that failed is an outage")
 	}
 	for i := range 60 {
-		s.called(2*time.Hour+core.Time(i)*time.Second, timing, lost)
+		s.answered(2*time.Hour+core.Time(i)*time.Second, timing, lost)
 	}
-	if s.began() != 2*time.Hour-timing.Attempt {
-		t.Errorf("it began at %v", s.began())
+	if s.currentSince() != 2*time.Hour-timing.Attempt {
+		t.Errorf("it began at %v", s.currentSince())
 	}
-	s.called(2*time.Hour+time.Minute, timing, driver.ErrGone) // an answer
-	from, to, ok := s.last(time.Hour)
-	if !ok || from != 2*time.Hour-timing.Attempt || to != 2*time.Hour+time.Minute || s.began() != 0 {
+	s.answered(2*time.Hour+time.Minute, timing, driver.ErrGone) // an answer
+	from, to, ok := s.lastOver(time.Hour)
+	if !ok || from != 2*time.Hour-timing.Attempt || to != 2*time.Hour+time.Minute || s.currentSince() != 0 {
 		t.Errorf("from %v to %v, %v", from, to, ok)
 	}
-	if _, _, ok := s.last(3 * time.Hour); ok {
+	if _, _, ok := s.lastOver(3 * time.Hour); ok {
 		t.Error("it is told of what came later")
 	}
 }
@@ -344,19 +344,19 @@ func TestTimeWithoutCallsIsNoOutage(t *testing.T) {
 		{"many failed", 60, nil, true},
 		{"many failed, and one an hour later", 60, lost, true},
 	} {
-		var s silence
+		var s outages
 		for i := range c.failed {
-			s.called(time.Hour+core.Time(i)*time.Second, timing, lost)
+			s.answered(time.Hour+core.Time(i)*time.Second, timing, lost)
 		}
 		later := 2 * time.Hour
-		s.called(later, timing, c.then)
+		s.answered(later, timing, c.then)
 		if c.then != nil {
-			if s.began() != later-timing.Attempt {
-				t.Errorf("%s: it began at %v", c.what, s.began())
+			if s.currentSince() != later-timing.Attempt {
+				t.Errorf("%s: it began at %v", c.what, s.currentSince())
 			}
-			s.called(later+time.Second, timing, nil)
+			s.answered(later+time.Second, timing, nil)
 		}
-		from, to, ok := s.last(0)
+		from, to, ok := s.lastOver(0)
 		if ok != c.told || ok && (from != time.Hour-timing.Attempt || to != time.Hour+59*time.Second) {
 			t.Errorf("%s: from %v to %v, %v", c.what, from, to, ok)
 		}
@@ -385,7 +385,7 @@ func TestARenewalThatTheLeasesEndCancelledIsNoOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if s.silence.began() != 0 {
+		if s.outages.currentSince() != 0 {
 			t.Error("the end of the lease counts as a call without an answer")
 		}
 	})

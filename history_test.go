@@ -317,7 +317,7 @@ func FuzzRecord(f *testing.F) {
 		past := TermRecord{Name: "x", Token: token, Reason: Unknown}
 		past.merge(r, kind)
 		past.Lasted()
-		complete(st.lead([]TermRecord{past, past}), 1)
+		complete(st.withLeader([]TermRecord{past, past}), 1)
 	})
 }
 

@@ -21,7 +21,7 @@ import (
 const (
 	recordAfter    = 50 * time.Millisecond  // from a win to its record: a term that is over sooner has none
 	appendLimit    = 2 * time.Second        // for one call of Append
-	refusedPause   = time.Minute            // without any such call, after the store refused one
+	refusedPause   = time.Minute            // after a refused Append: no other one for so long
 	lookLimit      = 2 * time.Second        // for the look at what is known of the term before
 	maxPending     = 100_000                // how many records wait; further ones are lost
 	aliveEvery     = time.Minute            // from one sign of life of a term to the next, at most
@@ -30,8 +30,10 @@ const (
 	closeLimitDown = 100 * time.Millisecond // the same, if the last call failed
 )
 
-// historyWriter writes the records of history that no release carries, one after the other, on a
-// goroutine that ends when there are none. Only Session.Close waits for it, for a moment.
+// historyWriter appends records of history, one after the other, on a goroutine that ends when
+// there are none. They are the beginnings of terms, signs of life, and the ends of lost claims. The
+// end of another term travels in the call that gives its place up, which carries it
+// (driver.Place.Record). Only Session.Close waits for the writer, for a moment.
 type historyWriter struct {
 	s       *Session
 	journal driver.Journal // nil: no history
@@ -42,9 +44,9 @@ type historyWriter struct {
 
 	mu       sync.Mutex
 	ends     []journalRecord // of terms, and of overruns
-	begins   []pendingBegin  // in the order of due
-	alive    []pendingBegin  // terms that leave signs of life, in the order of due; at most maxAlive
-	writing  *journalRecord  // of ends; nil: none is being written
+	begins   []dueRecord     // in the order of due
+	alive    []dueRecord     // terms that leave signs of life, in the order of due; at most maxAlive
+	writing  *journalRecord  // taken from ends, unanswered. Set by next, cleared by write or close
 	lost     []journalRecord // what close could not write of ends
 	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
 	wake     chan struct{}   // holds a token when there is something new
@@ -59,16 +61,16 @@ type journalRecord struct {
 	r            record
 	keep         int    // as in driver.Journal.Append; 0: the writer's limit
 	once         bool   // it is not worth a second try
-	look         *claim // whose record tells of the term before; nil: the record does not
+	look         *claim // before it is written, add what the journal has of the terms before it; nil: do not
 }
 
-// pendingBegin is a term that was won. Its beginning is recorded when it is due, unless the term is
-// over by then. It waits for its next sign of life in the same way.
-type pendingBegin struct {
+// dueRecord is a term whose beginning, or next sign of life, is recorded when it is due, unless the
+// term is over by then.
+type dueRecord struct {
 	c    *claim
 	due  time.Duration // by uptime
-	look bool          // the record tells of the term before
-	t    *Term         // that leaves signs of life; nil: it is about the beginning
+	look bool          // as journalRecord.look
+	t    *Term         // of a sign of life; nil: of a beginning
 }
 
 func newHistoryWriter(s *Session) *historyWriter {
@@ -84,18 +86,18 @@ func newHistoryWriter(s *Session) *historyWriter {
 func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.beginLocked(c, false) }
 
 func (w *historyWriter) beginLocked(c *claim, look bool) {
-	c.record.overran = w.overranLocked
+	c.record.recordOverrun = w.recordOverrunLocked
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.journal != nil && !w.closing && len(w.begins) < maxPending {
-		w.begins = append(w.begins, pendingBegin{c: c, due: w.s.uptime() + recordAfter, look: look})
+		w.begins = append(w.begins, dueRecord{c: c, due: w.s.uptime() + recordAfter, look: look})
 		w.startLocked()
 	}
 }
 
-// campaignHistory is the historyWriter as the observer of campaigns' claims. Each of their records
-// tells of the time before the term too, and they leave signs of life: for the thousands of an
-// Elections that would be a burden on the store.
+// campaignHistory is the historyWriter as the observer of campaigns' claims. Terms won by Campaign
+// also record what is known of the time before, and leave signs of life. Those of an Elections do
+// neither as a rule: thousands would burden the store.
 type campaignHistory struct{ *historyWriter }
 
 // begunLocked takes what this session knows of the time before the term, and has the beginning of
@@ -104,8 +106,8 @@ func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
 	if w.journal == nil {
 		return
 	}
-	now := w.s.clock()
-	if from, to, ok := w.s.silence.last(now - (w.s.uptime() - began)); ok {
+	campaignBegan := w.s.clock() - (w.s.uptime() - began) // later by the time that the machine slept
+	if from, to, ok := w.s.outages.lastOver(campaignBegan); ok {
 		c.record.before = &recordBefore{DownFrom: w.wall(from), DownTo: w.wall(to)}
 	}
 	w.beginLocked(c, true)
@@ -181,7 +183,7 @@ func (w *historyWriter) run() {
 func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	if w.ctx.Err() == nil {
-		w.writing = nil // else close takes it
+		w.writing = nil // once ctx has ended, close alone touches it
 	}
 	switch {
 	case w.ctx.Err() != nil, len(w.ends)+len(w.begins)+len(w.alive) == 0:
@@ -195,9 +197,9 @@ func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 		w.mu.Unlock()
 		return n, 0, true
 	}
-	first := len(w.alive) == 0 || len(w.begins) > 0 && w.begins[0].due <= w.alive[0].due
+	beginsFirst := len(w.alive) == 0 || len(w.begins) > 0 && w.begins[0].due <= w.alive[0].due
 	due := &w.alive
-	if first {
+	if beginsFirst {
 		due = &w.begins
 	}
 	b := (*due)[0]
@@ -207,7 +209,7 @@ func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 	w.mu.Unlock()
 	switch { // without mu: these take the claim's lock, which comes before mu
 	case wait > 0:
-	case first:
+	case beginsFirst:
 		n = w.beginning(b)
 	default:
 		n = w.signOfLife(b)
@@ -236,7 +238,7 @@ func (w *historyWriter) write(n journalRecord) {
 			w.resume = w.s.uptime() + refusedPause
 		}
 		w.mu.Unlock()
-		if refused && !n.once { // those that say so each minute are not told
+		if refused && !n.once { // signs of life come each minute: a refused one is not logged
 			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
 		}
 		if err == nil || refused || n.once {
@@ -285,7 +287,8 @@ func (w *historyWriter) unrecorded(yield func(string, driver.Record) bool) {
 	}
 }
 
-// unconfirmedRecord returns the record that a call carries which the store has not confirmed.
+// unconfirmedRecord returns the record of the end that a release carries, if the store has not
+// confirmed that release yet.
 func (c *claim) unconfirmedRecord() (journal string, r driver.Record, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -293,7 +296,7 @@ func (c *claim) unconfirmedRecord() (journal string, r driver.Record, ok bool) {
 		return "", r, false
 	}
 	r = *c.record.carried
-	r.Key += endSuffix // as a record of its own: the call may leave it under the other key
+	r.Key += endSuffix // the release may yet store it under the plain key: both may stand
 	return c.record.journal, r, true
 }
 
@@ -306,7 +309,7 @@ func (w *historyWriter) refused() bool {
 
 // beginning returns the record of a term's beginning. It is empty if the right is over: the record
 // of the end says when the term began, too.
-func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
+func (w *historyWriter) beginning(b dueRecord) (n journalRecord) {
 	c := b.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,7 +319,7 @@ func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
 	c.record.begun = true
 	n = journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token),
 		r: record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, Before: c.record.before}}
-	if b.look || trims(c.term.token) {
+	if b.look || sumsUp(c.term.token) {
 		n.look = c
 	}
 	if b.look {
@@ -330,17 +333,17 @@ func (w *historyWriter) beginning(b pendingBegin) (n journalRecord) {
 func (w *historyWriter) stayAliveLocked(c *claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.alive) >= maxAlive { // those that are over wait for their turn yet
-		w.alive = slices.DeleteFunc(w.alive, func(b pendingBegin) bool { return b.t.ended.Load() != nil })
+	if len(w.alive) >= maxAlive { // terms that are over still have entries here
+		w.alive = slices.DeleteFunc(w.alive, func(b dueRecord) bool { return b.t.rightEnded.Load() != nil })
 	}
 	if !w.closing && len(w.alive) < maxAlive { // all wait equally long
-		w.alive = append(w.alive, pendingBegin{c: c, t: c.term, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
+		w.alive = append(w.alive, dueRecord{c: c, t: c.term, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
 	}
 }
 
-// signOfLife returns the record that the term leads at this instant; it is empty if it does not. If
+// signOfLife returns a record saying that the term leads now; it is empty if the term does not. If
 // the process dies, its last sign of life is what is known of the end of the term.
-func (w *historyWriter) signOfLife(b pendingBegin) (n journalRecord) {
+func (w *historyWriter) signOfLife(b dueRecord) (n journalRecord) {
 	c := b.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,15 +365,15 @@ func announcedLocked(c *claim) []byte {
 
 // termRecording is what the history has of a term. The claim's lock guards it.
 type termRecording struct {
-	overran  func(*Term, time.Duration) // overranLocked of the writer; nil: no history
-	begun    bool                       // the beginning was appended, or may have been
-	before   *recordBefore              // what is known of the time before the term
-	past     reasonCounts               // how many terms before it ended, and why; nil: not known
-	ledTo    time.Time                  // when the right ended, by the wall clock
-	rightEnd core.Time                  // the same on the boot clock
-	carried  *driver.Record             // of the end, in calls that give the place up; nil: none; never changed
-	journal  string                     // for carried
-	appended bool                       // the writer has the record of the end
+	recordOverrun func(*Term, time.Duration) // recordOverrunLocked of the writer; nil: no history
+	begun         bool                       // the beginning was appended, or may have been
+	before        *recordBefore              // what is known of the time before the term
+	past          reasonCounts               // how many terms before it ended, and why; nil: not known
+	ledTo         time.Time                  // when the right ended, by the wall clock
+	rightEnd      core.Time                  // the same on the boot clock
+	carried       *driver.Record             // of the end, in calls that give the place up; replaced, never modified
+	journal       string                     // for carried
+	appended      bool                       // the writer has the record of the end
 }
 
 // steppedLocked has the end of a term recorded once: by the call that gives the place up, or else
@@ -387,16 +390,16 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 		return
 	}
 	if s.rightEnded {
-		r.ledTo, r.rightEnd = rightEndedLocked(c), min(w.s.clock(), core.Time(c.l.trusted.Load()))
+		r.ledTo, r.rightEnd = rightEndedLocked(c), min(w.s.clock(), core.Time(c.l.lastDeadline.Load()))
 	}
 	switch phase := c.core.Phase(); {
 	case phase == core.Stopping && c.rightOver:
 		w.appendEndLocked(c, s.order.Cause)
-	case phase == core.Leaving && !r.begun && trims(c.term.token):
-		// left for Done
+	case phase == core.Leaving && !r.begun && sumsUp(c.term.token):
+		// left for Done, where it is appended: see sumsUp
 	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor):
 		// After NoSuccessor the place is released and not handed over: that is another record.
-		end := w.endLocked(c, c.core.Cause()).encode(recordKey(c.term.token))
+		end := w.endRecordLocked(c, c.core.Cause()).encode(recordKey(c.term.token))
 		r.carried, r.journal = &end, historyPrefix+c.name
 	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || r.carried == nil):
 		// A call that was not confirmed may have left its record all the same: readers prefer that.
@@ -408,8 +411,8 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 func (w *historyWriter) appendEndLocked(c *claim, cause core.Cause) {
 	c.record.appended = true
 	n := journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token) + endSuffix,
-		r: w.endLocked(c, cause)}
-	if !c.record.begun && trims(c.term.token) {
+		r: w.endRecordLocked(c, cause)}
+	if !c.record.begun && sumsUp(c.term.token) {
 		n.look = c
 	}
 	w.append(n)
@@ -429,24 +432,24 @@ func (w *historyWriter) append(n journalRecord) {
 	}
 }
 
-// overranLocked has it recorded that work was seen alive so long after the right of its term had
-// ended. The record of the end may be in the store already, so this is another one.
-func (w *historyWriter) overranLocked(t *Term, by time.Duration) {
+// recordOverrunLocked has it recorded that work was seen alive so long after the right of its term
+// had ended. The record of the end may be in the store already, so this is another one.
+func (w *historyWriter) recordOverrunLocked(t *Term, by time.Duration) {
 	if by = by.Truncate(time.Millisecond); by > 0 && !t.c.lock {
 		w.append(journalRecord{journal: historyPrefix + t.c.name, key: recordKey(t.token) + overSuffix,
 			r: record{ID: w.s.o.ID, From: t.c.won, Outlived: int64(by / time.Millisecond)}})
 	}
 }
 
-// trims picks one term of sixteen. Only Append removes old records, and a short term appends no
-// beginning: those that trims picks append their end, so that the journal is bounded. What they
-// append has the counts of the terms before, of an Elections too: else those of removed records
-// would be lost.
-func trims(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
+// sumsUp picks one term of sixteen, which appends its end even if its release could carry it. Only
+// Append removes old records, and a short term appends nothing else: without this the journal of a
+// name with none but short terms would grow for ever. The appended record also sums up the terms
+// before it, whose records may be removed then.
+func sumsUp(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
 // endLocked returns the record of the end of the claim's term. Cause is why the right is over: the
 // context may have ended before, for another cause. The caller holds the claim's lock.
-func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
+func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
 		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
 	r.Before, r.Past = c.record.before, c.record.past
@@ -462,7 +465,7 @@ func (w *historyWriter) endLocked(c *claim, cause core.Cause) record {
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which stood no more"
 	case c.unconfirmedLocked():
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which the store has not confirmed"
-	default:
+	default: // confirmed, or about to be tried by the very call that carries this record
 		r.Reason, r.Successor = Transferred, c.successorID
 	}
 	return r
@@ -474,8 +477,8 @@ func (w *historyWriter) explainLocked(c *claim, r *record) {
 	if paused := c.l.pausedFor(); paused >= c.l.timing.TTL/2 { // shorter ones leave the time for a renewal
 		r.Paused = int64(paused / time.Millisecond)
 	}
-	// One that began later may be a call that this process slept through.
-	if since := w.s.silence.began(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
+	// A shorter outage may be a pause of our own, and is not told.
+	if since := w.s.outages.currentSince(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
 		r.DownFrom = w.wall(since)
 	}
 }
@@ -489,15 +492,15 @@ func (w *historyWriter) wall(at core.Time) time.Time {
 // that has passed (the process may have been frozen for an hour).
 func rightEndedLocked(c *claim) time.Time {
 	now := time.Now().Round(0)
-	late := max(0, c.l.s.clock()-core.Time(c.l.trusted.Load()))
+	late := max(0, c.l.s.clock()-core.Time(c.l.lastDeadline.Load()))
 	if at := now.Add(-late); late == 0 || at.After(c.won) {
 		return at
 	}
 	return c.won // the lease was almost over when the term was won
 }
 
-// historyPrefix is what the journals of elections begin with, and alivePrefix those of the signs of
-// life of their present terms.
+// Names of journals: historyPrefix and the election's name for its terms, alivePrefix and that name
+// for the signs of life of the present one.
 const (
 	historyPrefix = "terms/"
 	alivePrefix   = "alive/"
@@ -645,10 +648,10 @@ func RecordDeath(name string, t Token, id string, at time.Time, text string) (jo
 	return historyPrefix + name, record{ID: id, To: at, Reason: Died, Text: text}.encode(recordKey(t) + endSuffix)
 }
 
-// pastTerm is the newest term of some.
+// pastTerm is the newest term that readPast has met.
 type pastTerm struct {
-	token   Token
-	present bool // nobody has written its end
+	token      Token
+	endUnknown bool // nobody has written its end
 }
 
 // How many records are read at once.
@@ -658,14 +661,14 @@ const (
 )
 
 // readPast counts the terms of an election whose records have keys before that one, by the reason
-// for which they ended, and returns the newest of them. It reads back to a record that has the
-// counts of those before it: that is few terms ago, unless many were very short.
+// for which they ended, and returns the newest of them. It reads back to the first record that sums
+// up all before it: one in a few terms has that, unless many were very short.
 func readPast(ctx context.Context, j driver.Journal, name, before string) (reasonCounts, pastTerm, error) {
 	past, newest := reasonCounts{}, pastTerm{}
 	var token Token // the term whose records are being read
 	var why Reason  // why it ended
 	var older reasonCounts
-	take := func() (done bool) {
+	take := func() (done bool) { // adds the term that was read; done: its record sums up the rest
 		if token == 0 {
 			return false
 		}

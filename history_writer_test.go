@@ -17,7 +17,7 @@ func TestATermThatIsOverAtOnceLeavesItsEndAlone(t *testing.T) {
 		on := &appends{Store: b.store}
 		s := b.session("a", on, Options{})
 		term := b.lead(s, "x")
-		if trims(term.Token()) {
+		if sumsUp(term.Token()) {
 			t.Fatalf("the token %d is one whose end is appended; take another", term.Token())
 		}
 		synctest.Wait()
@@ -145,7 +145,7 @@ func TestManyWinsAreNoStormOfRecords(t *testing.T) {
 		}
 		written := int64(0)
 		for _, term := range terms[:1000] {
-			if trims(term.Token()) {
+			if sumsUp(term.Token()) {
 				written++
 			}
 			sameTerms(t, b.past(term.Name(), 0), "a resigned")

@@ -20,43 +20,43 @@ import (
 // and has the only timer; watch takes the store's news of the claims. A term keeps the pointer to
 // its lease, so it never sees the deadline of a later lease.
 type lease struct {
-	s         *Session
-	dl        driver.Lease
-	timing    core.Timing
-	deadline  atomic.Int64          // on the boot clock; 0 if the lease ended before its deadline
-	trusted   atomic.Int64          // the last deadline that was not 0: the store keeps others out until then
-	renewing  atomic.Bool           // a call of Renew has not returned
-	due       atomic.Int64          // when beat runs again at the latest, if the process runs at all
-	paused    atomic.Int64          // the longest time by which beat came later, since the last accepted renewal
-	newsErr   atomic.Pointer[error] // what the last call of News failed with; nil: it told news
-	newsBegan atomic.Int64          // when the present call of News began, by uptime
-	events    chan core.LeaseEvent
-	ctx       context.Context // ends when the lease is over
-	cancel    context.CancelFunc
-	core      *core.Lease // only beat uses it
+	s            *Session
+	stored       driver.Lease
+	timing       core.Timing
+	deadline     atomic.Int64          // on the boot clock; 0 if the lease ended before its deadline
+	lastDeadline atomic.Int64          // the last deadline that was not 0, also after Close or Gone
+	renewing     atomic.Bool           // a call of Renew has not returned
+	wakeBy       atomic.Int64          // beat runs again by then, if the process runs at all
+	paused       atomic.Int64          // by how much beat ran after wakeBy at worst, since the last accepted renewal
+	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
+	newsBegan    atomic.Int64          // when the present call of News began, by uptime
+	events       chan core.LeaseEvent
+	ctx          context.Context // ends when the lease is over
+	cancel       context.CancelFunc
+	core         *core.Lease // only beat uses it
 
 	mu           sync.Mutex
-	ending       core.Cause          // if not None the lease takes no new claims
+	endCause     core.Cause          // why the lease is ending; None: it takes new claims
 	claims       map[seat]*claim     // those that stand
 	stillWorking map[*claim]struct{} // those that do not stand any more, but under which work runs
 	moved        chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 
-func newLease(s *Session, dl driver.Lease, c *core.Lease) *lease {
+func newLease(s *Session, stored driver.Lease, c *core.Lease) *lease {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &lease{
-		s: s, dl: dl, core: c, timing: s.o.timing(dl.TTL()), ctx: ctx, cancel: cancel,
+		s: s, stored: stored, core: c, timing: s.o.timing(stored.TTL()), ctx: ctx, cancel: cancel,
 		events: make(chan core.LeaseEvent, 4), moved: make(chan struct{}),
 		claims: map[seat]*claim{}, stillWorking: map[*claim]struct{}{},
 	}
 	l.deadline.Store(int64(c.Deadline()))
-	l.trusted.Store(int64(c.Deadline()))
-	l.due.Store(int64(c.Deadline()))
+	l.lastDeadline.Store(int64(c.Deadline()))
+	l.wakeBy.Store(int64(c.Deadline()))
 	return l
 }
 
 func (l *lease) start() {
-	l.s.log.log(slog.LevelDebug, "lease granted", "lease", l.dl.ID(), "ttl", l.timing.TTL)
+	l.s.log.log(slog.LevelDebug, "lease granted", "lease", l.stored.ID(), "ttl", l.timing.TTL)
 	go l.beat()
 	go l.watch()
 }
@@ -70,7 +70,7 @@ func (l *lease) alive() bool {
 func (l *lease) cause() core.Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ending
+	return l.endCause
 }
 
 // overCause is why the lease is over. The clock may say so before beat has seen it: then the lease
@@ -87,7 +87,7 @@ func (l *lease) beat() {
 	e := core.LeaseEvent{Kind: core.Tick}
 	for {
 		now := l.s.clock()
-		l.paused.Store(max(l.paused.Load(), int64(now)-l.due.Load()))
+		l.paused.Store(max(l.paused.Load(), int64(now)-l.wakeBy.Load()))
 		o := l.core.Step(now, e)
 		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
 			l.paused.Store(0)
@@ -98,7 +98,7 @@ func (l *lease) beat() {
 		}
 		from := l.s.clock()
 		wait := min(time.Second, max(0, o.Wake-from))
-		l.due.Store(int64(from + wait))
+		l.wakeBy.Store(int64(from + wait))
 		timer.Reset(wait)
 		select {
 		case e = <-l.events:
@@ -111,17 +111,17 @@ func (l *lease) beat() {
 // pausedFor returns for how long the process did not run, at least, since the last accepted
 // renewal: it was frozen, or its machine was.
 func (l *lease) pausedFor() time.Duration {
-	return time.Duration(max(l.paused.Load(), int64(l.s.clock())-l.due.Load()))
+	return time.Duration(max(l.paused.Load(), int64(l.s.clock())-l.wakeBy.Load()))
 }
 
-// carryOut carries out an order of core. It keeps the cause and sets the deadline before it tells
-// the claims: Check must say no by then, and why.
+// carryOut carries out an order of core. It stores the cause and the deadline before it tells the
+// claims: Check must say no by then, with that cause.
 func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	cause := l.setEnding(o.Stop)
 	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.EndRight {
 		l.deadline.Store(d)
 		if d != 0 {
-			l.trusted.Store(d)
+			l.lastDeadline.Store(d)
 		}
 		l.mu.Lock()
 		close(l.moved)
@@ -130,9 +130,13 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	}
 	if o.Stop != core.None {
 		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause})
-		l.s.log.log(slog.LevelWarn, "lease ending",
-			"lease", l.dl.ID(), "cause", o.Stop.String(), "misses", l.core.Misses())
-		l.s.readers.event(Event{Kind: LeaseLost, Lease: l.dl.ID(), Cause: causeError(o.Stop)})
+		if o.Stop != core.Closed {
+			l.s.log.log(slog.LevelWarn, "lease ending",
+				"lease", l.stored.ID(), "cause", o.Stop.String(), "misses", l.core.Misses())
+		}
+		if cause != core.Closed { // else Session.Close has ended the contexts
+			l.s.readers.publish(Event{Kind: LeaseLost, Lease: l.stored.ID(), Cause: causeError(o.Stop)})
+		}
 	}
 	if o.EndRight {
 		l.notifyClaims(core.ClaimEvent{Kind: core.LeaseOver, Cause: cause})
@@ -147,10 +151,10 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 func (l *lease) renew(asked core.Time) {
 	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
 	sent := l.s.uptime()
-	err, cancelled := context.DeadlineExceeded, false // where none is sent
+	err, cancelled := context.DeadlineExceeded, false // the result if none is sent
 	if l.renewing.CompareAndSwap(false, true) {
 		ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
-		err = l.dl.Renew(ctx)
+		err = l.stored.Renew(ctx)
 		cancel()
 		cancelled = err != nil && l.ctx.Err() != nil
 		l.renewing.Store(false)
@@ -160,18 +164,18 @@ func (l *lease) renew(asked core.Time) {
 		case errors.Is(err, driver.ErrGone):
 			e.Kind = core.Gone
 		default:
-			l.s.log.log(slog.LevelDebug, "renewal failed", "lease", l.dl.ID(), "err", err)
+			l.s.log.log(slog.LevelDebug, "renewal failed", "lease", l.stored.ID(), "err", err)
 		}
 	}
 	l.countRenewal(err, l.s.uptime()-sent)
 	l.post(e)
 	if !cancelled { // else the lease's own end cancelled it, which says nothing of the store
-		l.s.silence.called(l.s.clock(), l.timing, err)
+		l.s.outages.answered(l.s.clock(), l.timing, err)
 	}
 }
 
 func (l *lease) countRenewal(err error, took time.Duration) {
-	ev := Event{Kind: Renewed, Lease: l.dl.ID(), Took: took, Cause: err}
+	ev := Event{Kind: Renewed, Lease: l.stored.ID(), Took: took, Cause: err}
 	switch {
 	case err == nil:
 		l.s.stats.renewals.Add(1)
@@ -180,9 +184,9 @@ func (l *lease) countRenewal(err error, took time.Duration) {
 		l.s.stats.late.Add(1)
 	default:
 		ev.Kind = RenewalMissed
-		l.s.stats.failed.Add(1)
+		l.s.stats.otherMisses.Add(1)
 	}
-	l.s.readers.event(ev)
+	l.s.readers.publish(ev)
 }
 
 func (l *lease) post(e core.LeaseEvent) {
@@ -196,7 +200,7 @@ func (l *lease) post(e core.LeaseEvent) {
 func (l *lease) watch() {
 	for try := 1; ; {
 		l.newsBegan.Store(int64(l.s.uptime()))
-		news, err := l.dl.News(l.ctx)
+		news, err := l.stored.News(l.ctx)
 		switch {
 		case l.ctx.Err() != nil:
 			return
@@ -263,11 +267,11 @@ func (l *lease) deliver(n driver.News) {
 func (l *lease) join(c *claim) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ending != core.None {
+	if l.endCause != core.None {
 		return false
 	}
 	if old := l.claims[c.seat]; old != nil {
-		l.stillWorking[old] = struct{}{} // it has vacated the seat, and has yet to call forget
+		l.stillWorking[old] = struct{}{} // freed, but it has yet to call forget: until then close must see it
 	}
 	l.claims[c.seat] = c
 	return true
@@ -300,7 +304,8 @@ func (l *lease) drop() {
 	}
 }
 
-// end refuses new claims, and then ends the contexts of all terms.
+// end refuses new claims, and then ends the contexts of all terms. Core does not hear of it: beat
+// renews the lease until close, so that the work has its time to stop.
 func (l *lease) end(cause core.Cause) {
 	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: l.setEnding(cause)})
 }
@@ -309,8 +314,8 @@ func (l *lease) end(cause core.Cause) {
 func (l *lease) setEnding(cause core.Cause) core.Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ending = cmp.Or(l.ending, cause)
-	return l.ending
+	l.endCause = cmp.Or(l.endCause, cause)
+	return l.endCause
 }
 
 // notifyClaims tells all claims, one after the other. It does not hold the lease's lock, which
@@ -344,7 +349,7 @@ func (l *lease) close(ctx context.Context) error {
 		select {
 		case <-idle:
 		case <-ctx.Done():
-			l.post(core.LeaseEvent{Kind: core.Close})
+			l.post(core.LeaseEvent{Kind: core.Close}) // every right here ends; the store's lease runs out
 			return fmt.Errorf("primacy: close: %s (%w); its lease is left to run out", c.pendingWhat(), context.Cause(ctx))
 		}
 	}
@@ -352,7 +357,7 @@ func (l *lease) close(ctx context.Context) error {
 		return nil // the store ends it by itself
 	}
 	l.post(core.LeaseEvent{Kind: core.Close})
-	err := l.s.retry(ctx, "close the lease", func(ctx context.Context) error { return l.dl.Close(ctx) })
+	err := l.s.retry(ctx, "close the lease", func(ctx context.Context) error { return l.stored.Close(ctx) })
 	if errors.Is(err, driver.ErrGone) {
 		return nil
 	}
@@ -364,5 +369,5 @@ func (l *lease) abandon() {
 	defer l.cancel()
 	ctx, cancel := context.WithTimeout(l.ctx, l.timing.TTL)
 	defer cancel()
-	_ = l.dl.Close(ctx) // if this fails the lease runs out by itself: it has no claims
+	_ = l.stored.Close(ctx) // if this fails the lease runs out by itself: it has no claims
 }

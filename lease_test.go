@@ -29,12 +29,12 @@ func TestOneHeartbeatServesAllElections(t *testing.T) {
 func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
-		l, err := s.live(context.Background())
+		l, err := s.liveLease(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}
 		// Election.Campaign by hand, with Close between join and campaign.
-		_, leave, _ := s.localLines.take(context.Background(), seat{name: "n"}, 1, false)
+		_, leave, _ := s.seats.take(context.Background(), seat{name: "n"}, 1, false)
 		k := newCampaigner(context.Background(), l, seat{name: "n"}, claimSpec{}, leave)
 		if !l.join(&k.claim) {
 			t.Fatal("not joined")
@@ -303,7 +303,7 @@ func (s *slowGrant) Grant(ctx context.Context, owner string, ttl time.Duration) 
 func TestALeaseThatIsEndingTakesNoClaim(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
-		l, err := s.live(context.Background())
+		l, err := s.liveLease(context.Background())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,14 +11,14 @@ import (
 )
 
 // seat is the label of one of this process's claims in the line of a name. A lease has at most one
-// claim for each seat. These are all the ids:
+// claim for each seat. These are all the labels:
 //
 //	""    the claim of an election, or of a lock for writing
 //	"w"   a claim of a lock for writing that is made while the one with "" is given up
 //	"r7"  a claim of a lock for reading; the lock's queue numbers them
 //	"s3"  the claim of one slot of a semaphore
-//	"s"   no claim: in localLines, all slots of a semaphore together
-type seat struct{ name, id string }
+//	"s"   no claim: in seatTable, all slots of a semaphore together
+type seat struct{ name, label string }
 
 func readerSeat(name string, n int) seat  { return seat{name, "r" + strconv.Itoa(n)} }
 func slotSeat(name string, slot int) seat { return seat{name, "s" + strconv.Itoa(slot)} }
@@ -26,22 +26,23 @@ func semaphoreSeat(name string) seat      { return seat{name, "s"} }
 
 // otherWriterSeat returns the second seat for writing, or for that one the first.
 func (at seat) otherWriterSeat() seat {
-	if at.id == "" {
+	if at.label == "" {
 		return seat{at.name, "w"}
 	}
 	return seat{at.name, ""}
 }
 
-// localLines give each seat to one claim of this process at a time. The others wait here, first
-// come, first served.
-type localLines struct {
+// seatTable gives each seat to one claim of this process at a time. The others of this process wait
+// here, first come, first served. The line in the store is another queue.
+type seatTable struct {
 	mu sync.Mutex
-	// taken has the seats that are not free. Nil stands for one that nobody has waited for.
-	taken map[seat]*localLine
+	// taken has the seats that are not free, with a nil queue until somebody waits: most often
+	// nobody does.
+	taken map[seat]*seatQueue
 }
 
-// localLine is a seat, or all those of a semaphore, with who waits for one.
-type localLine struct {
+// seatQueue is a seat, or all those of a semaphore: which are free, and who waits for one.
+type seatQueue struct {
 	seats   int   // how many there are
 	free    []int // the numbers of those that nobody has
 	waiting []*seatWaiter
@@ -51,13 +52,14 @@ type localLine struct {
 type seatWaiter struct {
 	given chan struct{} // closed when seat n is his
 	n     int
-	// attempt is told instead, if it is not nil: one of an Elections.
-	attempt interface{ turn() }
+	// attempt, if not nil, is that of an Elections, which is told in place of given.
+	attempt interface{ gotSeat() }
 }
 
 // takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
-// is nil. Seats is how many there are: ErrInvalid if those who have one say another number.
-func (ls *localLines) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
+// is nil. Seats is the semaphore's size, 1 for all else: ErrInvalid if it is not the size under
+// which others here hold one.
+func (ls *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l, taken := ls.taken[at]
@@ -66,12 +68,12 @@ func (ls *localLines) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok b
 		ls.taken[at] = nil
 		return 0, true, nil
 	case !taken:
-		l = &localLine{seats: seats}
+		l = &seatQueue{seats: seats}
 		for i := range seats {
 			l.free = append(l.free, i)
 		}
-	case l == nil:
-		l = &localLine{seats: 1}
+	case l == nil: // w is the first who waits: the seat needs a queue from now on
+		l = &seatQueue{seats: 1}
 	}
 	ls.taken[at] = l
 	switch {
@@ -87,7 +89,7 @@ func (ls *localLines) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok b
 }
 
 // cancel takes out one who waits. It returns false if he does not wait any more.
-func (ls *localLines) cancel(at seat, w *seatWaiter) bool {
+func (ls *seatTable) cancel(at seat, w *seatWaiter) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.taken[at]
@@ -99,14 +101,14 @@ func (ls *localLines) cancel(at seat, w *seatWaiter) bool {
 	return len(l.waiting) < before
 }
 
-// vacate gives seat n to the first who waits. The caller may hold a claim's lock: turn takes that
-// of Elections, which comes after it.
-func (ls *localLines) vacate(at seat, n int) {
+// vacate gives seat n to the first who waits. The caller may hold a claim's lock: gotSeat takes
+// that of Elections, which comes after it.
+func (ls *seatTable) vacate(at seat, n int) {
 	w := ls.passOn(at, n)
 	switch {
 	case w == nil:
 	case w.attempt != nil:
-		w.attempt.turn()
+		w.attempt.gotSeat()
 	default:
 		close(w.given)
 	}
@@ -114,14 +116,14 @@ func (ls *localLines) vacate(at seat, n int) {
 
 // passOn returns the first who waits, who has seat n now. If nobody waits the seat is free, and it
 // returns nil.
-func (ls *localLines) passOn(at seat, n int) *seatWaiter {
+func (ls *seatTable) passOn(at seat, n int) *seatWaiter {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	l := ls.taken[at]
 	if l != nil && len(l.waiting) > 0 {
 		w := l.waiting[0]
 		l.waiting = slices.Delete(l.waiting, 0, 1)
-		w.n = n // under the lock: cancel compares all of w
+		w.n = n // under the lock: cancel compares values, since an Elections cancels with a fresh seatWaiter
 		return w
 	}
 	if l != nil {
@@ -135,7 +137,7 @@ func (ls *localLines) passOn(at seat, n int) *seatWaiter {
 
 // take waits for a seat, and returns its number and what gives it back. With try it does not wait:
 // ErrTaken. When ctx ends the error is its cause.
-func (ls *localLines) take(ctx context.Context, at seat, seats int, try bool) (n int, vacate func(), err error) {
+func (ls *seatTable) take(ctx context.Context, at seat, seats int, try bool) (n int, vacate func(), err error) {
 	var w *seatWaiter
 	if !try {
 		w = &seatWaiter{given: make(chan struct{})}
@@ -155,7 +157,7 @@ func (ls *localLines) take(ctx context.Context, at seat, seats int, try bool) (n
 }
 
 // wait waits until w is given a seat.
-func (ls *localLines) wait(ctx context.Context, at seat, w *seatWaiter) (n int, err error) {
+func (ls *seatTable) wait(ctx context.Context, at seat, w *seatWaiter) (n int, err error) {
 	select {
 	case <-w.given:
 		return w.n, nil
@@ -168,27 +170,27 @@ func (ls *localLines) wait(ctx context.Context, at seat, w *seatWaiter) (n int, 
 	return 0, context.Cause(ctx)
 }
 
-// ownValues has for each name what this session says there of itself, while one of its campaigns,
-// candidates or claims is there.
-type ownValues struct {
+// announcementTable has, for each name, what Restate and Proclaim set, as long as a campaign, a
+// candidate or a claim of this session uses it.
+type announcementTable struct {
 	mu     sync.Mutex
-	byName map[string]*ownValue
+	byName map[string]*announcements
 }
 
 // use returns the value of a name, made if there is none, and what gives it back. When all who use
 // it have given it back it is forgotten.
-func (vs *ownValues) use(name string) (v *ownValue, drop func()) {
+func (vs *announcementTable) use(name string) (v *announcements, drop func()) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if v = vs.byName[name]; v == nil {
-		v = newOwnValue()
+		v = newAnnouncements()
 		vs.byName[name] = v
 	}
 	v.users++
 	return v, sync.OnceFunc(func() { vs.drop(name, v) })
 }
 
-func (vs *ownValues) drop(name string, v *ownValue) {
+func (vs *announcementTable) drop(name string, v *announcements) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	if v.users--; v.users == 0 {
@@ -198,22 +200,22 @@ func (vs *ownValues) drop(name string, v *ownValue) {
 }
 
 // find returns the value of a name, nil if nobody uses it.
-func (vs *ownValues) find(name string) *ownValue {
+func (vs *announcementTable) find(name string) *announcements {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	return vs.byName[name]
 }
 
-// said is what was said up to some moment. It does not change.
-type said struct {
-	n          uint64 // how often something was said
-	restated   []byte // for every claim; nil: nothing, and a claim has the value of its campaign
-	proclaimed []byte // for the claim with that ID, in place of the others
+// announcement is what Restate and Proclaim have set up to some call of them. It does not change.
+type announcement struct {
+	n          uint64 // its number: how many calls came up to it
+	restated   []byte // for every claim of the name; nil: each shows the value of its campaign
+	proclaimed []byte // for the claim with the ID id only, in place of the others
 	id         string
 }
 
 // value returns what the claim with that ID shows. Own is the value of its campaign.
-func (s *said) value(id string, own []byte) []byte {
+func (s *announcement) value(id string, own []byte) []byte {
 	switch {
 	case s.id != "" && s.id == id:
 		return s.proclaimed
@@ -227,38 +229,42 @@ func notInLine(what string) error {
 	return fmt.Errorf("primacy: %s: this session %w", what, ErrNotInLine)
 }
 
-// ownValue is what was said for the claims of one name, and what of it the store has confirmed. The
-// last word counts: who says something later makes what was said before count as confirmed too.
-type ownValue struct {
-	users int // guarded by ownValues.mu
+// announcements are what Restate and Proclaim set for the claims of one name; a claim of a lock or
+// of an Elections has its own. They are numbered. When the store confirms one, all before it count
+// as confirmed, since a later one replaces them: confirmed.n ≤ last.n. If the last one is refused,
+// last keeps its number and takes the value of confirmed.
+type announcements struct {
+	users int // guarded by announcementTable.mu
 
 	mu        sync.Mutex
-	last      *said
-	confirmed *said // the last that the store has
-	refused   *said // the last that the store refused, and why
+	last      *announcement
+	confirmed *announcement // the newest that the store has
+	refused   *announcement // the newest that the store refused; refusal says why
 	refusal   error
 	lastErr   error // what the store answered last, if nothing final
 	over      bool  // nobody uses it any more
 	changed   chan struct{}
 }
 
-func newOwnValue() *ownValue {
-	return &ownValue{last: &said{}, confirmed: &said{}, refused: &said{}, changed: make(chan struct{})}
+func newAnnouncements() *announcements {
+	return &announcements{last: &announcement{}, confirmed: &announcement{}, refused: &announcement{},
+		changed: make(chan struct{})}
 }
 
-// restate says something for every claim. It returns the number of it.
-func (v *ownValue) restate(value []byte) uint64 {
-	return v.say(func(*said) said { return said{restated: append([]byte{}, value...)} })
+// restate announces value for every claim, for Election.Restate. It returns the announcement's
+// number.
+func (v *announcements) restate(value []byte) uint64 {
+	return v.say(func(*announcement) announcement { return announcement{restated: append([]byte{}, value...)} })
 }
 
-// proclaim says something for the claim with that ID only.
-func (v *ownValue) proclaim(id string, value []byte) uint64 {
-	return v.say(func(last *said) said {
-		return said{restated: last.restated, proclaimed: append([]byte{}, value...), id: id}
+// proclaim announces value for the claim with that ID only, for Term.Proclaim.
+func (v *announcements) proclaim(id string, value []byte) uint64 {
+	return v.say(func(last *announcement) announcement {
+		return announcement{restated: last.restated, proclaimed: append([]byte{}, value...), id: id}
 	})
 }
 
-func (v *ownValue) say(next func(last *said) said) uint64 {
+func (v *announcements) say(next func(last *announcement) announcement) uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	s := next(v.last)
@@ -267,14 +273,14 @@ func (v *ownValue) say(next func(last *said) said) uint64 {
 	return s.n
 }
 
-func (v *ownValue) get() *said {
+func (v *announcements) get() *announcement {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.last
 }
 
 // answered takes what the store said to a call that brought it s.
-func (v *ownValue) answered(s *said, err error) {
+func (v *announcements) answered(s *announcement, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	switch {
@@ -285,7 +291,7 @@ func (v *ownValue) answered(s *said, err error) {
 		}
 	case isRefusal(err):
 		v.refused, v.refusal = s, err
-		if v.last == s { // the next claim would be refused as well
+		if v.last == s { // else the next claim would enter with it, and be refused
 			before := *v.confirmed
 			before.n = s.n
 			v.last = &before
@@ -296,21 +302,21 @@ func (v *ownValue) answered(s *said, err error) {
 	v.tellLocked()
 }
 
-func (v *ownValue) end() {
+func (v *announcements) end() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.over = true
 	v.tellLocked()
 }
 
-func (v *ownValue) tellLocked() {
+func (v *announcements) tellLocked() {
 	close(v.changed)
 	v.changed = make(chan struct{})
 }
 
-// wait waits until the store has confirmed what was said as number n, or something said later. It
-// returns ErrNotInLine once nobody uses the value any more.
-func (v *ownValue) wait(ctx context.Context, what string, n uint64) error {
+// wait waits until the store has confirmed announcement n or a later one. It returns ErrNotInLine
+// once nobody uses the value any more.
+func (v *announcements) wait(ctx context.Context, what string, n uint64) error {
 	for {
 		v.mu.Lock()
 		confirmed, refused, refusal, over, lastErr := v.confirmed.n, v.refused.n, v.refusal, v.over, v.lastErr

@@ -8,7 +8,7 @@ import (
 // A semaphore's seat is given to one who waits in the moment in which his ctx ends. The race
 // detector has to find nothing, and the seats are free in the end.
 func TestASeatIsGivenToOneWhoQuits(t *testing.T) {
-	ls := localLines{taken: map[seat]*localLine{}}
+	ls := seatTable{taken: map[seat]*seatQueue{}}
 	at := seat{"n", "s"}
 	for range 3000 {
 		_, leave, err := ls.take(context.Background(), at, 1, false)

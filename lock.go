@@ -58,7 +58,7 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*Term, error) {
 // Do runs work while holding the lock, on this goroutine, and gives it back when work has returned.
 // Work gets the term's context, which ends when the lock is lost or ctx ends; what happens to work
 // that does not stop by [Term.Deadline] is Options.Overrun. Do returns what work returned, joined
-// with the *EndedError if the lock was lost, or given back by work itself, before that. Work that
+// with the *EndedError if the lock was lost, or given back by work, before work returned. Work that
 // asks for the same lock with its context gets ErrReentrant.
 func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
 	return lockAndHold(ctx, m.Lock, work)
@@ -115,7 +115,7 @@ func (s *Session) lockAll(ctx context.Context, try bool, names []string) ([]*Ter
 	}
 	for tries := 0; ; tries++ {
 		if err := pause(ctx, tries); err != nil {
-			return nil, unreachableOr(ctx, "lock "+sorted[0], nil)
+			return nil, ctxEnded(ctx, "lock "+sorted[0], nil)
 		}
 		held, err := s.lockSorted(ctx, try, sorted)
 		if err != nil {
@@ -203,7 +203,7 @@ func (s *Session) lock(ctx context.Context, name string, o lockRequest) (*Term, 
 		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, unreachableOr(ctx, "lock "+name, nil)
+		return nil, ctxEnded(ctx, "lock "+name, nil)
 	}
 	q := s.openQueue(name)
 	defer q.unref()
@@ -273,18 +273,18 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
+		return nil, ctxEnded(ctx, "acquire "+m.name, nil)
 	}
-	n, vacate, err := m.s.localLines.take(ctx, semaphoreSeat(m.name), m.slots, try)
+	n, vacate, err := m.s.seats.take(ctx, semaphoreSeat(m.name), m.slots, try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, ErrHeld
 	case errors.Is(err, ErrInvalid):
 		return nil, err
 	case err != nil:
-		return nil, unreachableOr(ctx, "acquire "+m.name, nil)
+		return nil, ctxEnded(ctx, "acquire "+m.name, nil)
 	}
-	spec := claimSpec{slots: m.slots, try: try, lock: true, turnBits: turnBits, watched: m.s.watchSlots}
+	spec := claimSpec{slots: m.slots, try: try, lock: true, turnBits: turnBits, observers: m.s.semaphoreObservers}
 	t, err := m.s.campaignSeated(ctx, slotSeat(m.name, n), spec, vacate, nil)
 	if errors.Is(err, driver.ErrTaken) {
 		return nil, ErrHeld

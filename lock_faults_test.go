@@ -64,7 +64,7 @@ func TestAGrantThatComesTooLateLeavesNoCampaignBehind(t *testing.T) {
 		_ = behind
 		_ = writes.Resign(t.Context())
 		synctest.Wait() // the claim of r holds; r does not know yet
-		l := must[*lease](t)(a.live(t.Context()))
+		l := must[*lease](t)(a.liveLease(t.Context()))
 		for _, c := range l.standingClaims() {
 			c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
 		}

@@ -179,7 +179,7 @@ func TestAWaiterThatGivesUpLeavesNoTrace(t *testing.T) {
 		synctest.Wait()
 		for _, s := range []*Session{a, other} {
 			s.mu.Lock()
-			if n := len(s.queues) + len(s.localLines.taken); n > 0 {
+			if n := len(s.queues) + len(s.seats.taken); n > 0 {
 				t.Errorf("%d queues or turns are left in the session of %s", n, s.ID())
 			}
 			s.mu.Unlock()

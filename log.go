@@ -35,36 +35,36 @@ func room(level slog.Level) int {
 func newLogQueue(l *slog.Logger) *logQueue { return &logQueue{logger: l} }
 
 // log queues a line. It never calls the handler: Enabled may block too.
-func (j *logQueue) log(level slog.Level, msg string, args ...any) {
-	if j.logger == nil {
+func (q *logQueue) log(level slog.Level, msg string, args ...any) {
+	if q.logger == nil {
 		return
 	}
 	r := slog.NewRecord(time.Now(), level, msg, 0)
 	r.Add(args...)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.lines) < room(level) {
-		j.lines = append(j.lines, r)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.lines) < room(level) {
+		q.lines = append(q.lines, r)
 	}
-	if j.written == nil {
-		j.written = make(chan struct{})
-		go j.run(j.written)
+	if q.written == nil {
+		q.written = make(chan struct{})
+		go q.run(q.written)
 	}
 }
 
-func (j *logQueue) run(written chan struct{}) {
+func (q *logQueue) run(written chan struct{}) {
 	defer close(written)
-	h := j.logger.Handler()
+	h := q.logger.Handler()
 	for {
-		j.mu.Lock()
-		if len(j.lines) == 0 {
-			j.written = nil
-			j.mu.Unlock()
+		q.mu.Lock()
+		if len(q.lines) == 0 {
+			q.written = nil
+			q.mu.Unlock()
 			return
 		}
-		r := j.lines[0]
-		j.lines = j.lines[1:]
-		j.mu.Unlock()
+		r := q.lines[0]
+		q.lines = q.lines[1:]
+		q.mu.Unlock()
 		if h.Enabled(context.Background(), r.Level) {
 			_ = h.Handle(context.Background(), r)
 		}
@@ -72,10 +72,10 @@ func (j *logQueue) run(written chan struct{}) {
 }
 
 // flush waits until all lines are written, for 100 ms at most.
-func (j *logQueue) flush() {
-	j.mu.Lock()
-	written := j.written
-	j.mu.Unlock()
+func (q *logQueue) flush() {
+	q.mu.Lock()
+	written := q.written
+	q.mu.Unlock()
 	if written == nil {
 		return
 	}

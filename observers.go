@@ -20,52 +20,54 @@ func (all *tallies) steppedLocked(c *claim, s step) {
 }
 
 // begunLocked tells readers that a claim leads.
-func (n *eventReaders) begunLocked(c *claim, began time.Duration) {
-	if n.any() {
-		n.event(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Took: c.l.s.uptime() - began})
+func (r *eventReaders) begunLocked(c *claim, began time.Duration) {
+	if r.any() {
+		r.publish(Event{Kind: Elected, Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(),
+			Took: c.l.s.uptime() - began})
 	}
 }
 
 // steppedLocked tells readers how far the end of a term has come.
-func (n *eventReaders) steppedLocked(c *claim, s step) {
+func (r *eventReaders) steppedLocked(c *claim, s step) {
 	if s.order.Stop {
-		n.endLocked(c, Stopping, s.order.Cause)
+		r.tellEndLocked(c, Stopping, s.order.Cause)
 	}
 	if s.rightEnded {
-		n.endLocked(c, Ended, s.order.Cause)
+		r.tellEndLocked(c, Ended, s.order.Cause)
 	}
-	if s.was == core.Leaving && c.unconfirmedLocked() {
-		n.unconfirmedLocked(c)
+	if s.was == core.Leaving && c.unconfirmedLocked() { // Done now, the hand-over never confirmed
+		r.tellUnconfirmedLocked(c)
 	}
 	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
-		n.endLocked(c, WorkStopped, c.core.Cause())
+		r.tellEndLocked(c, WorkStopped, c.core.Cause())
 	}
 }
 
 // unconfirmedLocked tells that the lease, or the claim, was gone before the store confirmed a
 // hand-over. The caller holds the claim's lock.
-func (n *eventReaders) unconfirmedLocked(c *claim) {
+func (r *eventReaders) tellUnconfirmedLocked(c *claim) {
 	why := ErrExpired
 	if c.core.Outcome() == core.ClaimMissing {
 		why = ErrDeposed
 	}
-	n.event(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), To: c.successorID, Cause: why})
+	r.publish(Event{Kind: NotHandedOver, Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(),
+		To: c.successorID, Cause: why})
 }
 
 // endLocked tells one step of the end of a term. The caller holds the claim's lock.
-func (n *eventReaders) endLocked(c *claim, kind EventKind, cause core.Cause) {
-	if !n.any() {
+func (r *eventReaders) tellEndLocked(c *claim, kind EventKind, cause core.Cause) {
+	if !r.any() {
 		return
 	}
-	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.dl.ID(), Reason: c.reasonLocked(cause)}
+	ev := Event{Kind: kind, Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(), Reason: c.reasonLocked(cause)}
 	if kind != Stopping {
-		ev.Took = c.l.s.uptime() - c.contextEnd
+		ev.Took = c.l.s.uptime() - c.contextEndedAt
 	}
 	if kind != WorkStopped {
 		e := c.endedErrorLocked(c.term.token, cause)
 		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.successorID
 	}
-	n.event(ev)
+	r.publish(ev)
 }
 
 // termLog is the observer that logs terms. Its level is low where terms come and go too often for a

@@ -47,9 +47,10 @@ type Options struct {
 	// digits. Two processes that run at the same time must not have the same one: nothing breaks,
 	// but nobody can tell them apart, and requests by ID reach either. The one that came later
 	// tells of the other (DuplicateID, and a warning in the log) once it has waited for one and a
-	// half TTLs; an Elections looks at one of its names at a time. A process that is started again
-	// under its ID does not get its old place back: it waits until the old lease has run out, at
-	// most a TTL, unless the session was closed. Only so is the old process known to have stopped.
+	// half TTLs; an Elections checks one of its names at a time for this. A process that is started
+	// again under its ID does not get its old place back. It waits until its old lease has run out:
+	// at most a TTL, not at all after Session.Close. Only then is the old process known to have
+	// stopped.
 	ID string
 	// TTL of the lease. Default 10 s. The store may grant more, never less.
 	TTL time.Duration
@@ -67,8 +68,8 @@ type Options struct {
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun
 	// History is how many terms of each election are kept in the store at least, for
-	// [Election.History]. Default 100. With a negative number nothing is kept, nor of locks, nor on
-	// a store that is no driver.Journal.
+	// [Election.History]. Default 100. A negative number keeps nothing. Nothing is kept of locks,
+	// nor on a store that is no driver.Journal.
 	History int
 	// Logger gets one line for each transition. Default: none.
 	Logger *slog.Logger
@@ -175,7 +176,8 @@ func (t *Token) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// turnBits is how many bits of a lock's token number its holders: enough for core.MaxTurns.
+// turnBits is how many low bits of a lock's token count its holders under one claim: enough for
+// core.MaxTurns, 65,535.
 const turnBits = 16
 
 // lockToken returns the fencing token of a lock's holder: the claim's token times 65,536, plus how

@@ -66,8 +66,8 @@ func (w *waiter) event(kind core.QueueEventKind, claimNo int) core.QueueEvent {
 	return core.QueueEvent{Kind: kind, Waiter: w.id, Claim: claimNo, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
-// quit takes a waiter out, unless it has its answer already. The last one to quit waits for the end
-// of the campaign, which is cancelled: its error may say that the store was unreachable.
+// quit takes a waiter out, unless it has its answer already. The last one to quit cancels the
+// campaign, and waits for its end for a moment, to learn whether the store was unreachable.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -88,7 +88,7 @@ func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.err = q.campaignErr; !last || !errors.Is(w.err, ErrUnreachable) {
-		w.err = unreachableOr(w.ctx, "lock "+q.name, nil)
+		w.err = ctxEnded(w.ctx, "lock "+q.name, nil)
 	}
 }
 
@@ -100,7 +100,7 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims {
-		if c.term.isOver(now) { // the claim may tell so only later: see claimEvent
+		if c.term.isOver(now) { // claimEvent may tell so only later. c.term never changes after Win
 			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.ClaimEnding, Claim: id}))
 		}
 	}
@@ -108,7 +108,8 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 }
 
 // carryOutLocked carries out orders in the order given. An order may cause another step, which
-// calls this again: that call only appends its orders to todo. The caller holds mu.
+// calls this again: that call only appends its orders to todo. Core takes the orders of a step as
+// carried out when it returns them. The caller holds mu.
 func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
 	if q.carrying {
@@ -167,14 +168,14 @@ func (q *queue) grantLocked(o core.QueueOrder) {
 	q.carryOutLocked(q.core.Step(q.s.clock(), w.event(core.PutBack, o.Claim)))
 }
 
-// campaign wins a claim for the queue. X gives another one up on the way; it may be nil.
+// campaign wins a claim for the queue. X, if not nil, gives its previous claim up (see exchange).
 func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueOrder, x *exchange) {
 	q.mu.Lock()
 	q.last++
 	id := q.last
 	q.mu.Unlock()
 	at := seat{name: q.name}
-	spec := claimSpec{try: o.Try, lock: true, turnBits: turnBits, watched: q.s.watchQueues,
+	spec := claimSpec{try: o.Try, lock: true, turnBits: turnBits, observers: q.s.lockObservers,
 		onEvent: func(what core.QueueEventKind) { q.claimEvent(id, what) }}
 	if o.Read { // this process may hold several claims for reading: each has a seat of its own
 		at, spec.slots = readerSeat(q.name, id), driver.Unlimited
@@ -262,7 +263,7 @@ func (t *Term) endShare() {
 // it knows only what somebody has found out before.
 func (t *Term) isOver(now core.Time) bool {
 	switch {
-	case t.contextEnded.Load() != nil || t.ended.Load() != nil:
+	case t.contextEnded.Load() != nil || t.rightEnded.Load() != nil:
 		return true
 	case now >= core.Time(t.l.deadline.Load()):
 		return t.Check() != nil

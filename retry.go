@@ -28,21 +28,22 @@ func pause(ctx context.Context, n int) error {
 	}
 }
 
-// jittered is how long to wait before try number n+1; n is at least 1.
+// jittered is how long to wait before try number n+1, n at least 1: half to all of 25 ms, doubled
+// with each try up to 1 s.
 func jittered(n int) time.Duration {
 	d := core.Pause(n)
 	return d/2 + rand.N(d/2+1)
 }
 
 // retrier repeats calls on the store that belong to no claim. Limit is that of one call.
-type retrier struct{ limit time.Duration }
+type retrier struct{ callLimit time.Duration }
 
 // retry repeats a call until the store accepts or refuses it, or ctx ends. Every call on a store is
 // safe to repeat.
 func (s retrier) retry(ctx context.Context, what string, call func(context.Context) error) error {
 	var last error
 	for try := 1; ; try++ {
-		callCtx, cancel := context.WithTimeout(ctx, s.limit)
+		callCtx, cancel := context.WithTimeout(ctx, s.callLimit)
 		err := call(callCtx)
 		cancel()
 		if err == nil || errors.Is(err, driver.ErrGone) {
@@ -60,31 +61,33 @@ func (s retrier) retry(ctx context.Context, what string, call func(context.Conte
 	}
 }
 
-// uptimeClock measures durations for events and statistics. Unlike the boot clock, which deadlines
-// are on, it stands still while the machine sleeps.
+// uptimeClock counts from when the session was made, for events and statistics. Unlike the boot
+// clock, which deadlines are on, it stands still while the machine sleeps.
 type uptimeClock struct{ born time.Time }
 
-// uptime is how long the session has been there.
+// uptime is the age of the session, without the time that the machine slept.
 func (w uptimeClock) uptime() time.Duration { return time.Since(w.born) }
 
-// silence is when the store did not answer this session's calls for its lease: for the history.
-type silence struct {
+// outages are when the store did not answer this session's calls for its lease, for the history:
+// the one under way, and the last one that is over.
+type outages struct {
 	mu       sync.Mutex
-	since    core.Time // when the first call was sent of those that failed in a row; 0: the last one did not
-	failed   core.Time // when the last of those failed
-	from, to core.Time // of the last outage that is over: from such a call to the first answer
+	since    core.Time // when the outage under way began; 0: there is none
+	failed   core.Time // when the last call of it failed
+	from, to core.Time // of the last outage that is over
 }
 
-// called takes what a renewal or a grant has returned. A call that the process itself slept through
-// counts for one attempt. A time in which the session made no calls is no outage.
-func (s *silence) called(now core.Time, timing core.Timing, err error) {
+// answered takes what a renewal or a grant has returned. An outage begins one attempt before its
+// first failure is seen, not when that call was sent: the process may have been frozen in between.
+// A failure that comes after a time without calls begins another outage.
+func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	noAnswer := err != nil && !driver.IsFinal(err)
 	if s.since != 0 {
 		to := now
 		idle := now-s.failed > max(timing.TTL, 5*time.Second)
-		if idle {
+		if idle { // that outage was over when calls ceased
 			to = s.failed
 		}
 		if idle || !noAnswer {
@@ -102,15 +105,15 @@ func (s *silence) called(now core.Time, timing core.Timing, err error) {
 	}
 }
 
-// began returns since when the store has not answered; 0: it answered the last call.
-func (s *silence) began() core.Time {
+// currentSince returns since when the store has not answered; 0: it answered the last call.
+func (s *outages) currentSince() core.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.since
 }
 
-// last returns the last outage that is over, if it ended after that.
-func (s *silence) last(after core.Time) (from, to core.Time, ok bool) {
+// lastOver returns the last outage that is over; ok says that it ended after the instant after.
+func (s *outages) lastOver(after core.Time) (from, to core.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.from, s.to, s.to > after

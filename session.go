@@ -25,21 +25,21 @@ type Session struct {
 	retrier
 	store   driver.Store
 	o       Options
-	clock   boottime.Clock
+	clock   boottime.Clock // of deadlines
 	log     *logQueue
 	exit    func(code int) // os.Exit
 	givenID bool           // Options gave the ID; one that the library has made is nobody else's
 	stats   counters
 	readers eventReaders
 	tallies tallies
-	silence silence
-	// The seats that claims of this process have, and what they say of themselves.
-	localLines localLines
-	ownValues  ownValues
+	outages outages
+	// The seats that claims of this process have, and what Restate and Proclaim have set.
+	seats     seatTable
+	announced announcementTable
 
 	// The observers of claims: of locks' queues, semaphores, elections, and those of Elections.
-	watchQueues, watchSlots, watchElections, watchEntrants []observer
-	history                                                *historyWriter
+	lockObservers, semaphoreObservers, electionObservers, entrantObservers []observer
+	history                                                                *historyWriter
 
 	mu     sync.Mutex
 	lease  *lease              // the present one; nil before the first
@@ -50,7 +50,7 @@ type Session struct {
 	// Other processes that stand under this session's ID: the leases of those that were told last.
 	duplicates []string
 	sampling   bool          // one look for them on behalf of an Elections is due
-	grant      chan struct{} // holds one token: who has it may grant
+	mayGrant   chan struct{} // holds one element: whoever has taken it may grant
 }
 
 // NewSession returns a session on store; nil options are the zero value. It does no I/O: the lease
@@ -64,8 +64,8 @@ func NewSession(store driver.Store, o *Options) (*Session, error) {
 }
 
 // clockFor returns the clock of deadlines: the boot clock, or where the store's leases end by Go's
-// timers the clock of those. In suspend both stand still, and in a bubble of testing/synctest the
-// leases would end while the boot clock does not move.
+// timers the clock of those. Such a store and this clock both stand still in suspend, and both run
+// in a bubble of testing/synctest, where the boot clock does not.
 func clockFor(store driver.Store) boottime.Clock {
 	if !store.Caps().ProcessClock {
 		return boottime.Now
@@ -89,18 +89,19 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		uptimeClock: uptimeClock{time.Now()},
 		retrier:     retrier{max(o.timing(o.TTL).Attempt, time.Second)},
 		store:       store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
-		localLines: localLines{taken: map[seat]*localLine{}}, ownValues: ownValues{byName: map[string]*ownValue{}},
-		leases: map[*lease]struct{}{}, queues: map[string]*queue{},
-		shut: make(chan struct{}), grant: make(chan struct{}, 1),
+		seats:     seatTable{taken: map[seat]*seatQueue{}},
+		announced: announcementTable{byName: map[string]*announcements{}},
+		leases:    map[*lease]struct{}{}, queues: map[string]*queue{},
+		shut: make(chan struct{}), mayGrant: make(chan struct{}, 1),
 	}
 	s.history = newHistoryWriter(s)
 	s.readers.closed = make(chan struct{})
 	info, debug := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
-	s.watchQueues = []observer{debug}
-	s.watchSlots = []observer{&s.stats, debug}
-	s.watchElections = []observer{&s.stats, info, &s.tallies, campaignHistory{s.history}, &s.readers}
-	s.watchEntrants = []observer{&s.stats, debug, &s.tallies, s.history, &s.readers}
-	s.grant <- struct{}{}
+	s.lockObservers = []observer{debug}
+	s.semaphoreObservers = []observer{&s.stats, debug}
+	s.electionObservers = []observer{&s.stats, info, &s.tallies, campaignHistory{s.history}, &s.readers}
+	s.entrantObservers = []observer{&s.stats, debug, &s.tallies, s.history, &s.readers}
+	s.mayGrant <- struct{}{}
 	return s, nil
 }
 
@@ -111,7 +112,7 @@ func (s *Session) ID() string { return s.o.ID }
 // ctx ends; then the error is ErrUnreachable with what the store said last. An ErrRefused is
 // returned at once.
 func (s *Session) Ready(ctx context.Context) error {
-	_, err := s.live(ctx)
+	_, err := s.liveLease(ctx)
 	return err
 }
 
@@ -130,7 +131,7 @@ func (s *Session) Close(ctx context.Context) error {
 	defer s.log.flush()
 	defer s.readers.end()
 	for _, l := range leases {
-		l.end(core.Closed) // the terms' contexts end
+		l.end(core.Closed) // the terms' contexts end; grantOne, which looks at closed, adds no lease any more
 	}
 	errs := make([]error, len(leases)) // all at the same time: one that cannot end must not hold up another
 	var wg sync.WaitGroup
@@ -158,20 +159,20 @@ func (s *Session) Unrecorded() iter.Seq2[string, driver.Record] {
 	}
 }
 
-// live returns the lease if it is alive, or grants one.
-func (s *Session) live(ctx context.Context) (*lease, error) {
-	if l, err := s.present(); l != nil || err != nil {
+// liveLease returns the lease if it is alive, or grants one.
+func (s *Session) liveLease(ctx context.Context) (*lease, error) {
+	if l, err := s.presentLease(); l != nil || err != nil {
 		return l, err // also if ctx has ended
 	}
 	select {
-	case <-s.grant:
-		defer func() { s.grant <- struct{}{} }()
+	case <-s.mayGrant:
+		defer func() { s.mayGrant <- struct{}{} }()
 	case <-ctx.Done():
 		return nil, unreachable(ctx, "wait for a lease", nil)
 	}
 	var last error
 	for try := 1; ; try++ {
-		if l, err := s.present(); l != nil || err != nil {
+		if l, err := s.presentLease(); l != nil || err != nil {
 			return l, err
 		}
 		l, err := s.grantOne(ctx)
@@ -191,9 +192,9 @@ func (s *Session) live(ctx context.Context) (*lease, error) {
 	}
 }
 
-// present returns the lease if it is alive, nil if there is none, and ErrClosed once the session is
-// closed.
-func (s *Session) present() (*lease, error) {
+// presentLease returns the lease if it is alive, nil if there is none, and ErrClosed once the
+// session is closed.
+func (s *Session) presentLease() (*lease, error) {
 	s.mu.Lock()
 	l, closed := s.lease, s.closed
 	s.mu.Unlock()
@@ -212,19 +213,20 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	defer cancel()
 	sent := s.uptime()
 	asked := s.clock() // before the call: the lease is counted from here
-	dl, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
+	stored, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
 	if err != nil {
-		s.readers.event(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
+		s.readers.publish(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
 		if parent.Err() == nil { // else the caller gave up, which says nothing of the store
-			s.silence.called(s.clock(), s.o.timing(s.o.TTL), err)
+			s.outages.answered(s.clock(), s.o.timing(s.o.TTL), err)
 		}
 		return nil, err
 	}
-	s.silence.called(s.clock(), s.o.timing(s.o.TTL), nil)
-	l := newLease(s, dl, core.NewLease(s.o.timing(dl.TTL()), asked))
-	if dl.TTL() < s.o.TTL {
+	s.outages.answered(s.clock(), s.o.timing(s.o.TTL), nil)
+	l := newLease(s, stored, core.NewLease(s.o.timing(stored.TTL()), asked))
+	if stored.TTL() < s.o.TTL {
 		go l.abandon()
-		return nil, fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for", ErrRefused, dl.TTL(), s.o.TTL)
+		return nil, fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for",
+			ErrRefused, stored.TTL(), s.o.TTL)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +238,7 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
 	l.start() // it takes no lock above logQueue.mu
-	s.readers.event(Event{Kind: LeaseGranted, Lease: dl.ID(), Took: s.uptime() - sent})
+	s.readers.publish(Event{Kind: LeaseGranted, Lease: stored.ID(), Took: s.uptime() - sent})
 	return l, nil
 }
 
@@ -264,7 +266,7 @@ func (s *Session) standingClaims() (all []*claim) {
 	return all
 }
 
-// showAt has the store show what was said last of the claims with that seat.
+// showAt brings the last announcement to the store for the claims with that seat.
 func (s *Session) showAt(at seat) {
 	s.mu.Lock()
 	leases := slices.Collect(maps.Keys(s.leases))
@@ -286,11 +288,11 @@ func (s *Session) showAt(at seat) {
 func (s *Session) Names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.localLines.mu.Lock()
-	defer s.localLines.mu.Unlock()
-	names := make([]string, 0, len(s.localLines.taken))
-	for at := range s.localLines.taken {
-		if s.queues[at.name] == nil && at.id == "" {
+	s.seats.mu.Lock()
+	defer s.seats.mu.Unlock()
+	names := make([]string, 0, len(s.seats.taken))
+	for at := range s.seats.taken {
+		if s.queues[at.name] == nil && at.label == "" {
 			names = append(names, at.name)
 		}
 	}
@@ -305,7 +307,7 @@ func (s *Session) StoreName() string {
 
 // Events yields what happens to this session from now on, in order. A reader that is slow loses the
 // oldest events, counted in Missed, and holds up nothing; what must be exact is in [Session.Stats]
-// and [Session.Tallies]. It ends with ctx, and when all was told after Close has returned; range
+// and [Session.Tallies]. It ends when ctx ends, or after Close once all events are yielded; range
 // over it once. Nothing here says who leads at this instant: that is [Term.Check].
 func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 	f := newFeed[Event](eventsSize)
@@ -326,8 +328,8 @@ func (s *Session) Events(ctx context.Context) iter.Seq[Event] {
 // Stats returns what has been counted so far.
 func (s *Session) Stats() Stats {
 	n, late := &s.stats, s.stats.late.Load() // one reading for both, so that Misses less Late never shrinks
-	return Stats{n.leases.Load(), n.renewals.Load(), n.failed.Load() + late, late, n.terms.Load(), n.overruns.Load(),
-		n.unreadable.Load()}
+	return Stats{n.leases.Load(), n.renewals.Load(), n.otherMisses.Load() + late, late, n.terms.Load(),
+		n.overruns.Load(), n.unreadable.Load()}
 }
 
 // Tallies returns the counts of all elections that this session has led, ordered by name.
@@ -337,7 +339,7 @@ func (s *Session) Tallies() []Tally {
 	all := make([]Tally, 0, len(s.tallies.byName))
 	for name, n := range s.tallies.byName {
 		t := Tally{Name: name, Elected: n.elected, Ended: map[Reason]uint64{}}
-		for i, r := range reasons {
+		for i, r := range countedReasons {
 			if n.ended[i] > 0 {
 				t.Ended[r] = n.ended[i]
 			}
@@ -351,18 +353,18 @@ func (s *Session) Tallies() []Tally {
 // notWon tells that a campaign ended without a term.
 func (s *Session) notWon(name string, began time.Duration, why error) {
 	if s.readers.any() {
-		s.readers.event(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
+		s.readers.publish(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
 	}
 }
 
 // checkReentry refuses to let a caller wait for itself: ctx may be the context of a term that holds
-// the name already. One caller may hold several slots of a semaphore, but waits for none if it holds
-// all.
+// the name already. One caller may hold several slots of a semaphore; if it holds all, one more
+// would wait for itself.
 func (s *Session) checkReentry(ctx context.Context, name string, slots int) error {
 	h, _ := ctx.Value(heldKey{}).(*heldTerms)
 	for held := 0; h != nil; h = h.outer {
 		t := h.t
-		if t.c.l.s != s || t.c.name != name || t.ended.Load() != nil {
+		if t.c.l.s != s || t.c.name != name || t.rightEnded.Load() != nil {
 			continue
 		}
 		if slots > 0 && t.c.slots > 0 {
@@ -384,10 +386,10 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 // process that crashed under the same ID and TTL.
 func duplicateAge(l *lease) time.Duration { return l.timing.TTL * 3 / 2 }
 
-// lookForDuplicates reads the line of a name once, when a claim that enters it now has stood for
-// duplicateAge, and tells of other processes that stand there under this session's ID. Of two
-// processes the one that came later finds the other one. Stop calls the look off; done, if not nil,
-// is called after it.
+// lookForDuplicates reads the line of a name once, duplicateAge from now, and tells of other
+// processes that stand there under this session's ID. Of two processes the one that came later
+// finds the other one. Stop calls the look off, as a campaign does when it ends; done, if not nil,
+// is called after the look.
 func (s *Session) lookForDuplicates(l *lease, name string, lock bool, done func()) (stop func() bool) {
 	return time.AfterFunc(duplicateAge(l), func() {
 		if done != nil {
@@ -439,7 +441,7 @@ func (s *Session) tellDuplicate(name string, lock bool, e driver.Entry) {
 	value := strings.ToValidUTF8(string(e.Value), "?")
 	s.log.log(slog.LevelWarn, "another process has this ID: give each its own or leave Options.ID empty",
 		"election", name, "id", e.Owner, "its lease", e.Lease, "its value", value)
-	s.readers.event(Event{Kind: DuplicateID, Name: name, Lock: lock, Lease: e.Lease, Text: value})
+	s.readers.publish(Event{Kind: DuplicateID, Name: name, Lock: lock, Lease: e.Lease, Text: value})
 }
 
 // isNewDuplicate notes that the process with that lease is told. It returns false if it was told
@@ -448,7 +450,7 @@ func (s *Session) isNewDuplicate(lease string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.leases {
-		if l.dl.ID() == lease {
+		if l.stored.ID() == lease {
 			return false
 		}
 	}

@@ -3,6 +3,8 @@ package primacy
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -203,4 +205,40 @@ func TestDeadlinesAreOnTheClockThatEndsLeases(t *testing.T) {
 			t.Errorf("%v have passed on what is to be the boot clock", d)
 		}
 	})
+}
+
+// A shutdown must not look like a lost lease to whoever reads the log or the events. A lease that
+// runs out while Close waits is logged all the same.
+func TestCloseIsNoLossOfTheLease(t *testing.T) {
+	for what, cutOff := range map[string]bool{"the store answers": false, "the store is cut off": true} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *world) {
+				var lines []string
+				s := b.session("a", b.store, Options{Logger: slog.New(gated{enabled: func() {},
+					lines: func(msg string) { lines = append(lines, msg) }})})
+				events := collectEvents(t, s, Renewed, RenewalMissed)
+				term := b.lead(s, "n")
+				b.store.Partition("a", cutOff)
+				go func() {
+					<-term.Context().Done()
+					time.Sleep(time.Second)
+					if cutOff {
+						<-term.contexts().right.Done()
+					}
+					_ = term.Resign(context.Background())
+				}()
+				if err := s.Close(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+				for _, ev := range events() {
+					if ev.Kind == LeaseLost {
+						t.Errorf("told %+v, want no loss of a lease after Close", ev)
+					}
+				}
+				if slices.Contains(lines, "lease ending") != cutOff {
+					t.Errorf("logged %q; want a warning only of a lease that ran out", lines)
+				}
+			})
+		})
+	}
 }

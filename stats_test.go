@@ -16,7 +16,7 @@ func (namedLease) ID() string { return "l" }
 // never go back.
 func TestMissesWithoutLateOnesNeverGoBack(t *testing.T) {
 	s := &Session{}
-	l := &lease{s: s, dl: namedLease{}}
+	l := &lease{s: s, stored: namedLease{}}
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {

@@ -284,7 +284,7 @@ func (f *fleet) checkClose(m *machine) {
 	synctest.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := len(s.localLines.taken) + len(s.queues); n > 0 || len(s.leases) > 0 {
+	if n := len(s.seats.taken) + len(s.queues); n > 0 || len(s.leases) > 0 {
 		f.judge.failf("%s keeps %d names and %d leases after Close", m.id, n, len(s.leases))
 	}
 	// Work that stops in its time never outlives its right, unless the process slept.

@@ -139,7 +139,7 @@ func (a *actor) work(ctx context.Context, r *heldTerm) {
 // stop takes its time, up to when nobody may work under the lease any more.
 func (a *actor) stop(r *heldTerm) {
 	l := r.term.l
-	left := min(l.timing.Grace, core.Time(l.trusted.Load())-a.p.now())
+	left := min(l.timing.Grace, core.Time(l.lastDeadline.Load())-a.p.now())
 	if left > 0 {
 		time.Sleep(time.Duration(float64(upTo(a.rnd, left)) * .95 / a.p.m.clock.rate))
 	}

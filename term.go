@@ -17,18 +17,18 @@ import (
 // back; winning again is another term with a larger token. It is safe for concurrent use.
 type Term struct {
 	c            *claim
-	l            *lease
+	l            *lease // the claim's
 	token        Token
 	values       context.Context            // whose values the term's context has
-	ended        atomic.Pointer[EndedError] // why the right is over; nil while it is not
+	rightEnded   atomic.Pointer[EndedError] // why the right is over: Check says no; nil while it is not
 	contextEnded atomic.Pointer[EndedError] // why the context has ended; nil while it has not
 	made         atomic.Pointer[contexts]   // nil until somebody asks: most terms of a lock end before that
 	share        share                      // only of a lock's term
 
 	// The claim's lock guards these.
 	activeWork int32 // calls of work that run under this term
-	overdue    bool  // the right ended while work ran
-	overran    bool  // it ran on, and is waited for
+	overdue    bool  // the right ended while work ran, which has one more grace
+	overran    bool  // it ran on after that: overrun has found it
 }
 
 // contexts are the two contexts of a term.
@@ -62,7 +62,7 @@ func (t *Term) contexts() *contexts {
 
 // catchUp cancels those contexts of m that have ended in t.
 func (t *Term) catchUp(m *contexts) {
-	if t.ended.Load() != nil {
+	if t.rightEnded.Load() != nil {
 		m.cancelRight()
 	}
 	if e := t.contextEnded.Load(); e != nil {
@@ -100,7 +100,7 @@ func (t *Term) Context() context.Context { return t.contexts().work }
 // call, takes no lock and allocates nothing while it says yes. Ask before each act: no check can
 // recall a write that is already on its way, only a fence can (see [Term.Token]).
 func (t *Term) Check() error {
-	if e := t.ended.Load(); e != nil {
+	if e := t.rightEnded.Load(); e != nil {
 		return t.endedError(e)
 	}
 	if t.l.s.clock() >= core.Time(t.l.deadline.Load()) {
@@ -118,7 +118,7 @@ func (t *Term) Check() error {
 // Programs of one machine may compare it; the time that is left is [Term.Remaining]. The term's
 // context has no deadline of its own, since each renewal would move it.
 func (t *Term) Deadline() time.Duration {
-	if t.ended.Load() != nil {
+	if t.rightEnded.Load() != nil {
 		return 0
 	}
 	return time.Duration(t.l.deadline.Load())
@@ -150,7 +150,7 @@ func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Dura
 
 // Lease returns the ID under which the store knows the lease, for who is to end it once this
 // process is seen dead (see [driver.Store]). It is the same for the whole term.
-func (t *Term) Lease() string { return t.l.dl.ID() }
+func (t *Term) Lease() string { return t.l.stored.ID() }
 
 // TTL returns the time to live of the lease, as the store granted it.
 func (t *Term) TTL() time.Duration { return t.l.timing.TTL }
@@ -190,9 +190,10 @@ func (t *Term) unlock(ctx context.Context) error {
 }
 
 // Explain says in words why the term is about to end, for its history and for [Session.Events];
-// failed marks that its work has failed. Call it before [Term.Resign]. The last words count; what
-// others asked for, or the store did, keeps its own reason. A candidate explains what its work
-// returned by itself. Of locks nothing is kept.
+// failed marks that its work has failed. Call it before [Term.Resign]; the last call counts. If
+// somebody else asked for the end, his words stand instead; if the store caused it, the reason
+// stays Expired or Deposed. A [Candidate] explains an error of its work without being told to. For
+// a lock it does nothing.
 func (t *Term) Explain(text string, failed bool) {
 	c := t.c
 	if c.lock {
@@ -201,13 +202,13 @@ func (t *Term) Explain(text string, failed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.rightOver {
-		c.explanation, c.failed = text, failed
+		c.explanation, c.workFailed = text, failed
 	}
 }
 
-// Outlived has it recorded in the history that the term's work was seen alive so long after its
-// right to run had ended: for who runs the work in another process. What the session runs itself is
-// recorded without, where Options.Overrun is OverrunWait: otherwise the process ends first.
+// Outlived records in the history that the term's work was seen alive that long after the right had
+// ended. Call it if the work is another process. Work that a [Candidate] runs needs no call: with
+// OverrunWait it is recorded, with OverrunExit this process ends first.
 func (t *Term) Outlived(by time.Duration) {
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
@@ -215,12 +216,12 @@ func (t *Term) Outlived(by time.Duration) {
 }
 
 func (t *Term) outlivedLocked(by time.Duration) {
-	if overran := t.c.record.overran; overran != nil {
+	if overran := t.c.record.recordOverrun; overran != nil {
 		overran(t, by)
 	}
 }
 
-// explain says what became of work that ended the term itself.
+// explain explains a term that ended because its work returned or panicked.
 func (t *Term) explain(err error, returned bool) {
 	switch {
 	case !returned:
@@ -255,7 +256,7 @@ func (t *Term) endContext(e *EndedError) {
 
 // endRight makes Check say no, for good. First says that nothing did so before.
 func (t *Term) endRight(e *EndedError) (first bool) {
-	first = t.ended.CompareAndSwap(nil, e)
+	first = t.rightEnded.CompareAndSwap(nil, e)
 	if m := t.made.Load(); m != nil {
 		m.cancelRight()
 	}
@@ -270,8 +271,9 @@ func (t *Term) contextError() error {
 	return nil
 }
 
-// givenBack stands for the usual end of a lock's term: its holder gave it back. It has no name and
-// no token: endedError makes the error that has.
+// givenBack stands for the usual end of a lock's term: its holder gave it back. One value stands
+// for all, so that giving back allocates nothing; endedError fills in name and token when somebody
+// asks.
 var givenBack = &EndedError{Cause: ErrResigned, lock: true}
 
 // endedError returns e, and for givenBack an error with the term's name and token.
@@ -282,14 +284,15 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 	return e
 }
 
-// expire keeps what the clock said: a renewal that is processed at the same moment cannot make
-// Check say yes again. It tells the claim, which ends the context.
+// expire latches that the clock said no: a renewal that is processed at the same moment cannot make
+// Check say yes again. It stops the claim, which ends the context. That the claim hears of the
+// right's end is left to beat, whose LeaseOver is due by now.
 func (t *Term) expire() error {
 	cause := t.l.overCause()
 	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
 		t.c.notify("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause}, nil)
 	}
-	return t.endedError(t.ended.Load())
+	return t.endedError(t.rightEnded.Load())
 }
 
 // exitOverrun is the status of a process that ends itself because its work outlived its right:
@@ -304,14 +307,15 @@ func exitProcess(code int) {
 }
 
 // watchOverrunLocked is called when the right of the term is over. Work that still runs gets one
-// more grace to stop, since the right may have ended without a warning, but no longer than the
-// store keeps others out. Then it has overrun. The caller holds the claim's lock.
+// more grace to stop, since the right may have ended without a warning, but not beyond the last
+// deadline: a store that has not lost the claim keeps others out until then. After that the work
+// has overrun. The caller holds the claim's lock.
 func (t *Term) watchOverrunLocked() {
 	if t.activeWork == 0 || t.overdue {
 		return
 	}
 	t.overdue = true
-	t.waitOverrun(min(t.l.s.clock()+t.l.timing.Grace, core.Time(t.l.trusted.Load())))
+	t.waitOverrun(min(t.l.s.clock()+t.l.timing.Grace, core.Time(t.l.lastDeadline.Load())))
 }
 
 // waitOverrun waits until then by the boot clock. It reads the clock once a second, since timers
@@ -337,11 +341,11 @@ func (t *Term) overrun() {
 		return
 	}
 	if cause == core.None {
-		cause = core.Resigned // of a lock that was given back by the work itself; the claim stands
+		cause = core.Resigned // the work itself gave the lock back; the claim stands, and has no cause
 	}
 	s := c.l.s
 	s.stats.overruns.Add(1)
-	s.readers.event(Event{Kind: WorkOverran, Name: c.name, Token: t.token, Lease: c.l.dl.ID(), Lock: c.lock})
+	s.readers.publish(Event{Kind: WorkOverran, Name: c.name, Token: t.token, Lease: c.l.stored.ID(), Lock: c.lock})
 	s.log.log(slog.LevelError, "work outlived its right", "election", c.name, "token", t.token, "cause", cause.String())
 	if s.o.Overrun == OverrunExit {
 		s.log.flush()
@@ -375,7 +379,7 @@ func worksUnder(ctx context.Context, t *Term) bool {
 
 // share is the part of one holder in a claim that a lock's queue shares among several.
 type share struct {
-	q       lockQueue // nil: the term has its claim alone
+	q       lockQueue // has made this term, one for each holder; nil: the term has its claim alone
 	claimNo int       // the claim's number in the queue
 	given   bool      // the lock was given back; guarded by the queue's lock
 }
@@ -479,7 +483,7 @@ func (t *Term) beginWork() error {
 	}
 	t.c.mu.Lock()
 	defer t.c.mu.Unlock()
-	if e := t.ended.Load(); e != nil {
+	if e := t.rightEnded.Load(); e != nil {
 		return t.endedError(e)
 	}
 	t.c.activeWork++

@@ -50,7 +50,7 @@ func (t *Term) transferable(to string) error {
 	if err := checkText("ID to transfer to", to); err != nil {
 		return err
 	}
-	switch _, ok := t.l.dl.(driver.Transferer); {
+	switch _, ok := t.l.stored.(driver.Transferer); {
 	case t.c.lock:
 		return invalid("the lock on %s goes to whoever is next in the queue, and to nobody by name", t.c.name)
 	case !ok:
@@ -77,21 +77,23 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	return uint64(successor.Token), err
 }
 
-// handed returns the error with which Transfer ends, once the claim does not stand any more.
+// handed returns the error with which Transfer ends, once the claim does not stand any more: nil
+// for core.Handed; else it says released (SuccessorGone), not known (ClaimMissing) or not confirmed
+// (Undecided).
 func (t *Term) handed(ctx context.Context, what string, successor uint64) error {
 	t.c.mu.Lock()
-	fate, to, last := t.c.core.Outcome(), t.c.core.Successor(), t.c.lastErr
+	outcome, tried, lastErr := t.c.core.Outcome(), t.c.core.Successor(), t.c.lastErr
 	t.c.mu.Unlock()
 	switch {
-	case to != successor: // the term had ended before: by Resign, by another Transfer, or with its lease
+	case tried != successor: // the term had ended before: by Resign, by another Transfer, or with its lease
 		return t.Check()
-	case fate == core.Handed:
+	case outcome == core.Handed:
 		return nil
-	case fate == core.SuccessorGone && errors.Is(last, driver.ErrNoSuccessor):
+	case outcome == core.SuccessorGone && errors.Is(lastErr, driver.ErrNoSuccessor):
 		return fmt.Errorf("%s: it %w any more; the name was released", what, ErrNotInLine)
-	case fate == core.SuccessorGone:
-		return fmt.Errorf("%s: %w; the name was released", what, last)
-	case fate == core.ClaimMissing:
+	case outcome == core.SuccessorGone:
+		return fmt.Errorf("%s: %w; the name was released", what, lastErr)
+	case outcome == core.ClaimMissing:
 		st, err := t.l.s.Election(t.c.name).State(ctx)
 		if err == nil && st.Leader != nil && uint64(st.Leader.Token) == successor {
 			return nil // an earlier try handed over, and its answer was lost
@@ -101,8 +103,8 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// named is successor for somebody who names the session: the error is ErrNotInLine, or
-// ErrDuplicateID where he could mean any of several processes.
+// named is successor with errors: ErrNotInLine if no session with that ID waits, ErrDuplicateID if
+// several processes do.
 func (st State) named(id string) (Entry, error) {
 	first, ok := st.successor(id)
 	if !ok {
@@ -185,7 +187,7 @@ func (q *handOverRequests) run(c *claim) {
 
 // successor returns the token of the claim to hand over to, 0 if the request is for another term.
 func (w handOverRequest) successor(c *claim) (uint64, error) {
-	if _, ok := c.l.dl.(driver.Transferer); !ok {
+	if _, ok := c.l.stored.(driver.Transferer); !ok {
 		return 0, invalid("%s cannot hand over to a named candidate", c.l.s.store.Caps().Store)
 	}
 	if c.lock {
