@@ -257,7 +257,7 @@ func (a *Agent) step(ctx context.Context) {
 	defer func() { a.publish(snapshotOf(a)) }() // once a term that is over was given up
 	a.standing.Store(a.member.Stands(o))
 	defer a.giveUp(ctx, a.member.Late(o)) // last: what the order needs of the term is taken before
-	a.lookForPrimary(order)
+	lookForPrimary(a, order)
 	if order == nil {
 		return
 	}
@@ -276,19 +276,19 @@ func (a *Agent) step(ctx context.Context) {
 		d.ID = order.ID
 		a.cfg.Log.Debug("done", "order", describe(order.Do), "took", boottime.Now()-began, "err", d.Err)
 		if !touches(order.Do) {
-			a.send(ctx, func() { a.ended(order, d) })
+			a.send(ctx, func() { ended(a, order, d) })
 			return
 		}
 		seen := a.ask(orderCtx)
 		a.send(ctx, func() {
-			a.ended(order, d)
+			ended(a, order, d)
 			a.sawServer(seen)
 		})
 	}()
 }
 
 // ended takes the result of an order.
-func (a *Agent) ended(order *core.Order, d core.Done) {
+func ended(a *Agent, order *core.Order, d core.Done) {
 	a.done = append(a.done, d)
 	a.tally.note(order.Do, d)
 	if _, ok := order.Do.(core.Promote); ok && d.Err == nil {

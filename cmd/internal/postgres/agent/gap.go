@@ -2,14 +2,11 @@ package agent
 
 import (
 	"time"
-
-	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
-	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// gap is for how long the cluster has had no primary, as this member sees it. A primary that is lost
-// with its machine is shown until its lease has run out: it is counted from its last message, which
-// of one that nobody wrote to may be old, but not older than its lease.
+// gap is for how long the cluster has had no primary, as this member sees it. A primary that is
+// lost with its machine is shown until its lease has run out: it is counted from its last message,
+// which of one that nobody wrote to may be old, but not older than its lease.
 type gap struct {
 	shown bool          // the line shows a primary
 	known bool          // it has shown one
@@ -43,22 +40,4 @@ func (g *gap) ended(now, ttl time.Duration) (lasted time.Duration, clean bool) {
 		began = min(began, max(g.heard, min(began, g.store)-ttl-expiry))
 	}
 	return now - began, g.clean
-}
-
-// lookForPrimary looks whether the cluster has a primary.
-func (a *Agent) lookForPrimary(order *core.Order) {
-	var heard time.Duration
-	if d := a.Details(); d != nil && d.HeardAgo >= 0 {
-		heard = d.At - d.HeardAgo
-	}
-	if a.answered.server.Primary { // it was itself
-		heard = max(heard, a.answered.began)
-	}
-	a.gap.look(boottime.Now(), a.storeSeen, heard)
-	if order == nil {
-		return
-	}
-	if w, ok := order.Do.(core.Write); ok && a.seen.Record != nil && w.Record.Token != a.seen.Record.Token {
-		a.gap.clean = a.seen.Record.Stopped > 0 // it names who is to be promoted now
-	}
 }

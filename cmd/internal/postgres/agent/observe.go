@@ -323,3 +323,21 @@ func (a *Agent) sawProof(p *proof, at core.LSN) {
 	a.former = p.sync.Names
 	a.seen.Server.Proven, a.seen.Server.LSN = p.id, max(at, a.seen.Server.LSN)
 }
+
+// lookForPrimary looks whether the cluster has a primary.
+func lookForPrimary(a *Agent, order *core.Order) {
+	var heard time.Duration
+	if d := a.Details(); d != nil && d.HeardAgo >= 0 {
+		heard = d.At - d.HeardAgo
+	}
+	if a.answered.server.Primary { // it was itself
+		heard = max(heard, a.answered.began)
+	}
+	a.gap.look(boottime.Now(), a.storeSeen, heard)
+	if order == nil {
+		return
+	}
+	if w, ok := order.Do.(core.Write); ok && a.seen.Record != nil && w.Record.Token != a.seen.Record.Token {
+		a.gap.clean = a.seen.Record.Stopped > 0 // it names who is to be promoted now
+	}
+}

@@ -191,7 +191,8 @@ func (s *shared) accept(d config.Document, said config.Shared, told []string) {
 // byConfig begins the name of who has paused the cluster by the shared configuration.
 const byConfig = "the shared configuration"
 
-// load has the server take the parameters, and asks what waits for a restart, and what is overridden.
+// load has the server take the parameters, and asks what waits for a restart, and what is
+// overridden.
 func (s *shared) load(ctx context.Context, restarted bool) {
 	ctx, cancel := context.WithTimeout(ctx, tryLimit)
 	defer cancel()
@@ -284,8 +285,8 @@ func (s Said) PendingRestart() []string { return words(s.Pending) }
 // HeldParameters returns the names of those that stay larger than they were asked for.
 func (s Said) HeldParameters() []string { return words(s.Held) }
 
-// OverriddenSettings returns the settings that its server has from elsewhere than where primacy sets
-// them, each as NAME (FILE:LINE).
+// OverriddenSettings returns the settings that its server has from elsewhere than where primacy
+// sets them, each as NAME (FILE:LINE).
 func (s Said) OverriddenSettings() []string { return words(s.Overridden) }
 
 // told is the form in which a member says them.

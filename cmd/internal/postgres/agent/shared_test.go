@@ -186,7 +186,9 @@ func TestParametersAreLoadedAgain(t *testing.T) {
 // TestOverridesAreTold: what a member says of them names each, until they are gone.
 func TestOverridesAreTold(t *testing.T) {
 	x := newShared(t)
-	x.srv.overridden = []server.Override{{Name: "fsync", Source: "postgresql.auto.conf:3"}, {Name: "a", Source: "changed"}}
+	x.srv.overridden = []server.Override{
+		{Name: "fsync", Source: "postgresql.auto.conf:3"}, {Name: "a", Source: "changed"},
+	}
 	x.load(t.Context(), true)
 	x.load(t.Context(), true)
 	said := Said{Overridden: told(x.now.overridden)}

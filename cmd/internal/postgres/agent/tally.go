@@ -57,7 +57,8 @@ func (t *tally) promoted(after time.Duration, clean bool) {
 	}
 }
 
-// discarded is how many bytes of WAL rewinds have discarded on this machine, as far as that is kept.
+// discarded is how many bytes of WAL rewinds have discarded on this machine, as far as that is
+// kept.
 type discarded struct{ atomic.Uint64 }
 
 // count reads it from the folder beside the data directory: so no loss counts twice whose rewind

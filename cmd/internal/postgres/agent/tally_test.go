@@ -19,7 +19,7 @@ func TestWhatAMemberHasDoneIsCounted(t *testing.T) {
 	var id uint64
 	does := func(do core.Action, err error) {
 		id++
-		a.ended(&core.Order{ID: id, Do: do}, core.Done{ID: id, Err: err})
+		ended(a, &core.Order{ID: id, Do: do}, core.Done{ID: id, Err: err})
 	}
 	for _, x := range []struct {
 		do   core.Action
@@ -96,15 +96,15 @@ func TestHowLongNobodyWasThePrimary(t *testing.T) {
 			10.5, 0.3},
 		{"its machine was lost while it was written to", []at{{10, 10, 9.9, true}, {11, 11, 10.4, true},
 			{13.5, 13.4, 10.4, false}}, false, 13.8, 3.4},
-		{"its machine was lost, and nobody had written for long", []at{{102.5, 102.5, 80, true}, {103, 102.6, 80, false}},
-			false, 103.3, 4.8},
+		{"its machine was lost, and nobody had written for long",
+			[]at{{102.5, 102.5, 80, true}, {103, 102.6, 80, false}}, false, 103.3, 4.8},
 		{"its agent was killed", []at{{10, 10, 9.95, true}, {10.2, 10, 10.1, false}}, false, 10.4, 0.3},
 		{"the store was away for a minute", []at{{10, 10, 10, true}, {70, 10, 13, true}, {71, 70.9, 13, false}},
 			false, 71.5, 58.5},
 		{"the store was away, and told it at once", []at{{10, 10, 10, true}, {71, 10, 13, false}}, false, 71.5, 58.5},
 		{"nothing was heard of it", []at{{10, 10, 0, true}, {12, 12, 0, false}}, false, 12.5, 0.5},
-		{"it came back meanwhile", []at{{10, 10, 10, true}, {12, 12, 10, false}, {13, 13, 13, true}, {20, 20, 19.8, true},
-			{20.1, 20, 19.9, false}}, false, 20.4, 0.5},
+		{"it came back meanwhile", []at{{10, 10, 10, true}, {12, 12, 10, false}, {13, 13, 13, true},
+			{20, 20, 19.8, true}, {20.1, 20, 19.9, false}}, false, 20.4, 0.5},
 	} {
 		g := gap{clean: x.clean}
 		for _, l := range x.looks {

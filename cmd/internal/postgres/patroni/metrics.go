@@ -175,15 +175,17 @@ var oursLabelled = []labelled{
 	{"primacy_postgres_failover_seconds", "For how long the cluster had no primary before this member was promoted " +
 		"last, since its agent began: from the former primary's last sign of life, and so at most. 0: it was not.",
 		"kind", prometheus.GaugeValue, func(v view) map[string]float64 {
-			return map[string]float64{"switchover": v.Tally.Switchover.Seconds(), "failover": v.Tally.Failover.Seconds()}
+			return map[string]float64{
+				"switchover": v.Tally.Switchover.Seconds(), "failover": v.Tally.Failover.Seconds(),
+			}
 		}},
 	{"primacy_postgres_rejoins_total", "How often this member has begun to follow a primary, by how its data were " +
 		"made fit for that.", "how", prometheus.CounterValue, func(v view) map[string]float64 {
 		return map[string]float64{"follow": float64(v.Tally.Follows), "rewind": float64(v.Tally.Rewinds),
 			"clone": float64(v.Tally.Clones)}
 	}},
-	{"primacy_postgres_overridden_setting", "1 for each setting that primacy sets and that is in force from elsewhere, " +
-		"such as by ALTER SYSTEM.", "setting", prometheus.GaugeValue, func(v view) map[string]float64 {
+	{"primacy_postgres_overridden_setting", "1 for each setting that primacy sets and that is in force from " +
+		"elsewhere, such as by ALTER SYSTEM.", "setting", prometheus.GaugeValue, func(v view) map[string]float64 {
 		all := map[string]float64{}
 		for _, o := range v.Overridden {
 			all[o.Name] = 1

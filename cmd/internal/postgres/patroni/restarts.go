@@ -158,8 +158,8 @@ func (s *Restarts) setLocked(r *restart) {
 	}
 }
 
-// kept returns what is scheduled, or nil, and what is closed when that changes. A nil Restarts keeps
-// nothing.
+// kept returns what is scheduled, or nil, and what is closed when that changes. A nil Restarts
+// keeps nothing.
 func (s *Restarts) kept() (*restart, <-chan struct{}) {
 	if s == nil {
 		return nil, nil
@@ -188,8 +188,8 @@ func (s *Restarts) shown() map[string]any {
 	return all
 }
 
-// Run carries out what is scheduled, until ctx ends. What is due is dropped before it is done: it is
-// done at most once.
+// Run carries out what is scheduled, until ctx ends. What is due is dropped before it is done: it
+// is done at most once.
 func (s *Restarts) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		r, changed := s.kept()

@@ -159,7 +159,8 @@ func TestAScheduledRestartIsDropped(t *testing.T) {
 		{"a restart is pending", `,"restart_pending":true`, func(s *scheduled) { s.shown.Pending = "jit" }, 0, true},
 		{"a new release", `,"postgres_version":"15.18"`, func(*scheduled) {}, 0, false},
 		{"an old release", `,"postgres_version":"15.19"`, func(*scheduled) {}, 0, true},
-		{"paused for long", "", func(s *scheduled) { s.shown.Record.Paused = &core.Pause{} }, stale + 2*time.Second, false},
+		{"paused for long", "",
+			func(s *scheduled) { s.shown.Record.Paused = &core.Pause{} }, stale + 2*time.Second, false},
 		{"down for long", "", func(s *scheduled) { s.details = nil; s.shown.Up = false }, stale + 2*time.Second, false},
 		{"nobody leads for long", "", func(s *scheduled) { s.shown.Line.Leader = "" }, stale + 2*time.Second, false},
 	} {

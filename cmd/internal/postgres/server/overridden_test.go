@@ -26,13 +26,13 @@ func (n *node) overridden(want string) {
 	})
 }
 
-// An ALTER SYSTEM is stronger than all that primacy writes; it is seen once it is in force, and until
-// it is so no more.
+// An ALTER SYSTEM is stronger than all that primacy writes; it is seen once it is in force, and
+// until it is so no more.
 func TestWhatIsSetPastPrimacyIsSeen(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
-	params := map[string]string{"shared_buffers": "16MB", "work_mem": "5MB", "DateStyle": "ISO", "max_connections": "20",
-		"wal_buffers": "64kB"}
+	params := map[string]string{"shared_buffers": "16MB", "work_mem": "5MB", "DateStyle": "ISO",
+		"max_connections": "20", "wal_buffers": "64kB"}
 	params, err := server.Parameters(params)
 	if err != nil {
 		t.Fatal(err)

@@ -266,7 +266,7 @@ func (d *directory) writeAutoConf(drop []string, set ...setting) (changed bool, 
 	return true, err
 }
 
-// noteLocked notes what was written, for [Server.Overridden].
+// noteLocked notes what was written, for [Server.Overridden]. The caller holds files.
 func (d *directory) noteLocked(set []setting) {
 	next := maps.Clone(d.written)
 	if next == nil {
@@ -276,6 +276,13 @@ func (d *directory) noteLocked(set []setting) {
 		next[one.name] = one.value
 	}
 	d.written = next
+}
+
+// lastWritten returns what was written of our settings since this process began, by name.
+func (d *directory) lastWritten() map[string]string {
+	d.files.Lock()
+	defer d.files.Unlock()
+	return d.written
 }
 
 // setForGood has these settings in postgresql.auto.conf when it returns nil, and no ALTER SYSTEM of
