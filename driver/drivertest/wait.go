@@ -110,7 +110,13 @@ func waitOutlives(t *testing.T, h Harness) {
 	name := unique()
 	dies, places := mortal(t, h, open(t, h), name)
 	successor := grant(t, open(t, h), "b")
+	begun := time.Now()
 	p := hold(t, successor, enter(t, successor, name))
+	// One who is not told, and does not look when the holder's lease may end, finds it out when he
+	// looks at his own lease, or never.
+	if took := time.Since(begun); took > 3*dies.TTL()+10*time.Second {
+		t.Errorf("the wait came to hold after %v, with a ttl of %v", took, dies.TTL())
+	}
 	if p.Token <= places[0].Token && p.Token != 0 {
 		t.Errorf("token after the holder's lease ended = %d, want more than %d", p.Token, places[0].Token)
 	}
