@@ -65,7 +65,7 @@ func (s *Server) connection(u Upstream) (string, error) {
 // Seal makes the standby stop listening to any primary, durably, and returns nil when it has: no
 // walreceiver runs, none was asked for, and none will be until [Server.Follow]. When ctx ends it
 // says what is missing; the setting stays. A server that starts is sealed as well once it takes
-// SQL. ErrPrimary: it is none that could be sealed.
+// SQL; until then a walreceiver that runs goes on. ErrPrimary: it is none that could be sealed.
 //
 // An empty pg_stat_wal_receiver proves nothing: a walreceiver that is about to connect is not in
 // it, and acknowledges a moment later. The proof is this. The startup process alone asks for
