@@ -69,7 +69,8 @@ func Pause(n int) time.Duration {
 	return min(time.Second, 25*time.Millisecond<<min(n-1, 6))
 }
 
-// Cause says why something ended.
+// Cause says why something ended. A new one needs an error and a Reason, in causes of errors.go in
+// the root package.
 type Cause uint8
 
 const (
