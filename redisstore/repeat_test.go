@@ -114,20 +114,26 @@ func (u *unread) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// withUnread opens a store whose connections are unread, with a lease.
+func withUnread(t *testing.T, mark string) (s *redisstore.Store, l driver.Lease, sent, read chan struct{}) {
+	t.Helper()
+	srv := redistest.Start(t, redistest.Options{})
+	done, sent, read := new(atomic.Bool), make(chan struct{}), make(chan struct{})
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := net.Dial(network, addr)
+		return &unread{Conn: c, mark: mark, done: done, sent: sent, read: read}, err
+	}
+	s = openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}}.Through(dial))
+	t.Cleanup(func() { s.Close() })
+	return s, grant(t, s, time.Minute), sent, read
+}
+
 // A Try was answered "taken", so the lease forgot its claim. An earlier try, of unknown outcome to
 // its caller, begins while the claim ID is given up: after the server has answered the Release,
 // before its caller has read that.
 func TestAClaimThatBeginsWhileItIsGivenUpDoesNotEnter(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t, redistest.Options{})
-	done, sent, read := new(atomic.Bool), make(chan struct{}), make(chan struct{})
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := net.Dial(network, addr)
-		return &unread{Conn: c, mark: "the-claim", done: done, sent: sent, read: read}, err
-	}
-	s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}}.Through(dial))
-	defer s.Close()
-	l := grant(t, s, time.Minute)
+	s, l, sent, read := withUnread(t, "the-claim")
 	released := make(chan error, 1)
 	go func() { released <- l.Release(t.Context(), driver.Place{Name: "n", ID: "the-claim"}) }()
 	<-sent
@@ -147,15 +153,7 @@ func TestAClaimThatBeginsWhileItIsGivenUpDoesNotEnter(t *testing.T) {
 // A Claim is repeated while its place is handed over, which then fails: it finds its place.
 func TestAClaimThatIsRepeatedDuringATransferFindsItsPlace(t *testing.T) {
 	t.Parallel()
-	srv := redistest.Start(t, redistest.Options{})
-	done, sent, read := new(atomic.Bool), make(chan struct{}), make(chan struct{})
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := net.Dial(network, addr)
-		return &unread{Conn: c, mark: "987654321", done: done, sent: sent, read: read}, err
-	}
-	s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}}.Through(dial))
-	defer s.Close()
-	l := grant(t, s, time.Minute)
+	_, l, sent, read := withUnread(t, "987654321")
 	p := enter(t, l, "n", "the-claim")
 	answer := make(chan error, 1)
 	go func() { answer <- l.(driver.Transferer).Transfer(t.Context(), p, 987654321) }()

@@ -1,8 +1,6 @@
 package agent
 
-import (
-	"time"
-)
+import "time"
 
 // gap is for how long the cluster has had no primary, as this member sees it. A primary that is
 // lost with its machine is shown until its lease has run out: it is counted from its last message,

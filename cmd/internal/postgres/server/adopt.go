@@ -158,11 +158,11 @@ func Detach(ctx context.Context, s *Server, sync *Sync, output string) error {
 	}
 	if primary {
 		if _, err := s.writeAutoConf(nil, setting{syncSSN, sync.String()}); err != nil {
-			return fmt.Errorf("%s: %w", autoConf, err)
+			return err
 		}
 	} else {
 		if _, err := s.writeAutoConf([]string{syncSSN}); err != nil {
-			return fmt.Errorf("%s: %w", autoConf, err)
+			return err
 		}
 		if err := durable.Replace(signal, nil); err != nil {
 			return err

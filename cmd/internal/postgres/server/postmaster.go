@@ -111,7 +111,7 @@ func (s *Server) launch(ctx context.Context) (Process, error) {
 	drop := slices.Collect(maps.Keys(lossy))
 	_, err = s.writeAutoConf(drop, setting{conninfo, ""}, setting{slotName, ""}, setting{syncSSN, nobody})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", autoConf, err)
+		return nil, err
 	}
 	if err := durable.Replace(s.path("standby.signal"), nil); err != nil {
 		return nil, fmt.Errorf("standby.signal: %w", err)

@@ -248,27 +248,30 @@ func (d *directory) writeUserConf(parameters map[string]string) error {
 }
 
 // writeAutoConf sets these in postgresql.auto.conf, removes what it sets of the names in drop, and
-// keeps all other lines. It says whether that changed anything.
+// keeps all other lines. It says whether that changed anything. Errors name the file.
 func (d *directory) writeAutoConf(drop []string, set ...setting) (changed bool, err error) {
 	d.files.Lock()
 	defer d.files.Unlock()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", autoConf, err)
+		}
+	}()
 	text, err := os.ReadFile(d.path(autoConf))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
+	d.noteLocked(set)
 	next := withSettings(string(text), drop, set)
 	if err == nil && next == string(text) {
-		d.noteLocked(set)
 		return false, durable.SyncDir(d.data) // it may have been replaced and not be on disk yet
 	}
-	err = durable.Replace(d.path(autoConf), []byte(next))
-	d.noteLocked(set)
-	return true, err
+	return true, durable.Replace(d.path(autoConf), []byte(next))
 }
 
-// noteLocked notes what was written, for [Server.Overridden]. The caller holds files.
+// noteLocked notes what is written, for [Server.Overridden]. The caller holds files.
 func (d *directory) noteLocked(set []setting) {
-	next := maps.Clone(d.written)
+	next := maps.Clone(d.written) // another goroutine may read the last one
 	if next == nil {
 		next = map[string]string{}
 	}
@@ -292,7 +295,7 @@ func (d *directory) lastWritten() map[string]string {
 // our write has written too, and each later one reads what we wrote.
 func (s *Server) setForGood(ctx context.Context, set ...setting) error {
 	if _, err := s.writeAutoConf(nil, set...); err != nil { // at once, also where the server takes no SQL yet
-		return fmt.Errorf("%s: %w", autoConf, err)
+		return err
 	}
 	return s.until(ctx, autoConf+" may change again", func() error {
 		// hot_standby stands on the command line: nobody misses it here.

@@ -43,7 +43,7 @@ func (s *Server) Follow(ctx context.Context, u Upstream) error {
 	before := s.children()
 	changed, err := s.writeAutoConf(nil, setting{conninfo, text}, setting{slotName, u.Slot})
 	if err != nil {
-		return fmt.Errorf("%s: %w", autoConf, err)
+		return err
 	}
 	if err := s.reload(ctx); err != nil || !changed {
 		return err
