@@ -147,6 +147,27 @@ func TestAlterSystemUnsealsNobody(t *testing.T) {
 	a.commit("INSERT INTO kept VALUES (1)").waiting(t, a)
 }
 
+// An ALTER SYSTEM that never ends takes one of the server's connections, however often it is tried
+// to change the voters.
+func TestAlterSystemThatHangsTakesOneConnection(t *testing.T) {
+	t.Parallel()
+	a, _ := pair(t)
+	finish := a.slowAlterSystem()
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := a.SetSync(ctx, server.Sync{Names: []string{"b"}, Acks: 1})
+		cancel()
+		if err == nil {
+			t.Fatal("it did not wait for the ALTER SYSTEM")
+		}
+	}
+	if got := a.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'AutoFile'"); got != "0" && got != "1" {
+		t.Errorf("%s sessions wait for the ALTER SYSTEM", got)
+	}
+	finish()
+	a.setSync(server.Sync{Names: []string{"b"}, Acks: 1})
+}
+
 // Who sets one of our settings by ALTER SYSTEM does so until the next change of it, or start.
 func TestAlterSystemOfOurSettingsIsTakenBack(t *testing.T) {
 	t.Parallel()
