@@ -188,6 +188,9 @@ func (c *keptCluster) typed(machine, line string) {
 	}
 	name, rest, _ := strings.Cut(line, " ")
 	switch name {
+	case "echo": // to HAProxy
+		order, _, _ := strings.Cut(strings.TrimPrefix(rest, `"`), `"`)
+		c.orders(strings.ReplaceAll(order, "pg1", machine))
 	case "primacy":
 		if strings.HasPrefix(rest, "postgres list") {
 			c.whole() // a person looks again
@@ -287,7 +290,7 @@ func (c *keptCluster) block(text string) {
 			on = machines
 		case "# on one machine":
 			on = machines[:1]
-		case "# on the primary":
+		case "# on the primary", "# on each HAProxy":
 			on = []string{primary}
 		case "# on each standby":
 			on = slices.DeleteFunc(slices.Clone(machines), func(m string) bool { return m == primary })
@@ -325,6 +328,11 @@ func TestTheMigrationPageHolds(t *testing.T) {
 	done := make(chan struct{})
 	go func() { c.writer.Run(ctx); close(done) }()
 	defer func() { cancel(); <-done }()
+	tools := &shownCluster{pgCluster: c.pgCluster, config: filepath.Join(c.dir, "pg1", "patroni.yml")}
+	port, stop, way, said := tools.balanced(), make(chan struct{}), make(chan []string, 1), make(chan []string, 1)
+	go func() { way <- tools.writesThrough(port, stop) }()
+	go func() { said <- tools.sayPrimary(stop) }()
+	primaries := []string{c.leader()}
 
 	for i, b := range blocks.FindAllStringSubmatch(there, -1) {
 		c.block(b[1])
@@ -335,8 +343,13 @@ func TestTheMigrationPageHolds(t *testing.T) {
 	was := c.whole()
 	c.gap("there")
 	c.eventually("patronictl shows our primary", func() bool { return c.shown() == was.Primary })
-	c.verb("switchover").ends(0)
-	c.whole()
+	for range 10 {
+		was := c.whole().Primary
+		tools.says(tools.ctl("switchover", "--master", was, "--force"), "Successfully switched over to")
+		now := c.whole().Primary
+		tools.lists(now)
+		primaries = append(primaries, now)
+	}
 	began := time.Now()
 	for _, b := range blocks.FindAllStringSubmatch(back, -1) {
 		c.block(b[1])
@@ -348,7 +361,27 @@ func TestTheMigrationPageHolds(t *testing.T) {
 	c.gap("back")
 	cancel()
 	<-done
+	close(stop)
+	for what, ch := range map[string]chan []string{"rows that came by HAProxy were acknowledged by": way,
+		"that it is the primary said": said} {
+		if got := <-ch; !inOrder(got, primaries) {
+			t.Errorf("%s %v; the primaries were %v", what, got, primaries)
+		}
+	}
 	c.judge()
+}
+
+// inOrder reports whether these are members that were the primary, one after another, and the last.
+func inOrder(these, primaries []string) bool {
+	last := primaries[len(primaries)-1]
+	for _, name := range these {
+		i := slices.Index(primaries, name)
+		if i < 0 {
+			return false
+		}
+		primaries = primaries[i:]
+	}
+	return len(these) > 1 && these[len(these)-1] == last
 }
 
 // maxGap is what the page promises, and more for a machine that is busy with other tests.

@@ -119,7 +119,9 @@ func (c *shownCluster) balanced() (port string) {
 	c.Helper()
 	programtest.Needs(c, "haproxy")
 	port = servertest.FreePort(c)
-	text := fmt.Sprintf(`defaults
+	text := fmt.Sprintf(`global
+    stats socket %s level admin
+defaults
     mode tcp
     timeout connect 1s
     timeout client 30s
@@ -129,7 +131,7 @@ listen primary
     option httpchk OPTIONS /primary
     http-check expect status 200
     default-server inter 100ms fall 2 rise 1 on-marked-down shutdown-sessions
-`, port)
+`, filepath.Join(c.dir, "haproxy.sock"), port)
 	for name, m := range c.members {
 		_, check, _ := net.SplitHostPort(m.api)
 		text += fmt.Sprintf("    server %s 127.0.0.1:%s check port %s\n", name, m.port, check)
@@ -144,6 +146,40 @@ listen primary
 	}
 	c.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	return port
+}
+
+// orders tells HAProxy something over its admin socket.
+func (c *pgCluster) orders(line string) {
+	c.Helper()
+	c.Logf("HAProxy: %s", line)
+	conn, err := net.Dial("unix", filepath.Join(c.dir, "haproxy.sock"))
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, line+"\n"); err != nil {
+		c.Fatal(err)
+	}
+	if answer, err := io.ReadAll(conn); err != nil || strings.TrimSpace(string(answer)) != "" {
+		c.Errorf("HAProxy says to %s: %s %v", line, answer, err)
+	}
+}
+
+// sayPrimary asks the members in turn, until stop is closed, as HAProxy does. It returns who said
+// that it is the primary, without repetitions.
+func (c *shownCluster) sayPrimary(stop <-chan struct{}) (way []string) {
+	for {
+		for name := range c.members {
+			select {
+			case <-stop:
+				return way
+			case <-time.After(5 * time.Millisecond):
+			}
+			if code, _ := c.ask(name, "OPTIONS", "/primary", ""); code == 200 && (len(way) == 0 || way[len(way)-1] != name) {
+				way = append(way, name)
+			}
+		}
+	}
 }
 
 // writesThrough inserts rows through HAProxy, one after another, until stop is closed. It returns
@@ -164,6 +200,7 @@ func (c *shownCluster) writesThrough(port string, stop <-chan struct{}) (way []s
 		}
 		return string(rows[len(rows)-1].Rows[0][0]), nil
 	}
+	last, gap := time.Time{}, time.Duration(0)
 	for stopped := false; ; {
 		select {
 		case <-stop:
@@ -171,6 +208,10 @@ func (c *shownCluster) writesThrough(port string, stop <-chan struct{}) (way []s
 		default:
 		}
 		if c.Context().Err() != nil || stopped && len(way) > 1 { // rows have found the way to the new primary
+			c.Logf("the longest time without a row that came by HAProxy: %v", gap)
+			if gap > maxGap {
+				c.Errorf("no row came by HAProxy for %v", gap)
+			}
 			return way
 		}
 		at, err := one()
@@ -178,6 +219,10 @@ func (c *shownCluster) writesThrough(port string, stop <-chan struct{}) (way []s
 			time.Sleep(20 * time.Millisecond)
 			continue
 		}
+		if !last.IsZero() {
+			gap = max(gap, time.Since(last))
+		}
+		last = time.Now()
 		for name, m := range c.members {
 			if m.port == at && (len(way) == 0 || way[len(way)-1] != name) {
 				way = append(way, name)
