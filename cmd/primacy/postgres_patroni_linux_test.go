@@ -175,8 +175,8 @@ func (c *shownCluster) sayPrimary(stop <-chan struct{}) (way []string) {
 				return way
 			case <-time.After(5 * time.Millisecond):
 			}
-			if code, _ := c.ask(name, "OPTIONS", "/primary", ""); code == 200 && (len(way) == 0 || way[len(way)-1] != name) {
-				way = append(way, name)
+			if code, _ := c.ask(name, "OPTIONS", "/primary", ""); code == http.StatusOK {
+				way = slices.Compact(append(way, name))
 			}
 		}
 	}
@@ -224,8 +224,8 @@ func (c *shownCluster) writesThrough(port string, stop <-chan struct{}) (way []s
 		}
 		last = time.Now()
 		for name, m := range c.members {
-			if m.port == at && (len(way) == 0 || way[len(way)-1] != name) {
-				way = append(way, name)
+			if m.port == at {
+				way = slices.Compact(append(way, name))
 			}
 		}
 	}

@@ -161,8 +161,8 @@ func TestAlterSystemThatHangsTakesOneConnection(t *testing.T) {
 			t.Fatal("it did not wait for the ALTER SYSTEM")
 		}
 	}
-	if got := a.sql("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'AutoFile'"); got != "0" && got != "1" {
-		t.Errorf("%s sessions wait for the ALTER SYSTEM", got)
+	if got := a.sql("SELECT count(*) <= 1 FROM pg_stat_activity WHERE wait_event = 'AutoFile'"); got != "t" {
+		t.Error("several sessions wait for the ALTER SYSTEM")
 	}
 	finish()
 	a.setSync(server.Sync{Names: []string{"b"}, Acks: 1})
