@@ -309,9 +309,9 @@ func (s *Server) setForGood(ctx context.Context, set ...setting) error {
 	})
 }
 
-// alterSystem executes an ALTER SYSTEM that changes nothing: it begins when each that is under way has
-// ended. One of ours waits at most, also for callers that gave up: PostgreSQL does not cancel who
-// waits for that lock, so each try would take one more of the server's connections.
+// alterSystem executes an ALTER SYSTEM that changes nothing: it begins when each that is under way
+// has ended. One of ours waits at most, also for callers that gave up: PostgreSQL does not cancel
+// who waits for that lock, so each try would take one more of the server's connections.
 func (s *Server) alterSystem(ctx context.Context) error {
 	waits := errors.New("another one is under way: see wait_event 'AutoFile' in pg_stat_activity")
 	select {
