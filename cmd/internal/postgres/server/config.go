@@ -71,8 +71,7 @@ type Server struct {
 	*directory
 	*sessions
 
-	noWait   atomic.Bool   // commits may be acknowledged without a standby
-	altering chan struct{} // holds one while an ALTER SYSTEM of ours is under way
+	noWait atomic.Bool // commits may be acknowledged without a standby
 
 	mu       sync.Mutex
 	starting bool
@@ -126,7 +125,7 @@ func New(cfg Config, runner Runner) (*Server, error) {
 		return nil, unfit("%w", err)
 	}
 	d := &directory{data: cfg.Data, bin: cfg.Bin, runner: runner}
-	s := &Server{cfg: cfg, host: host, port: port, directory: d, altering: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, host: host, port: port, directory: d}
 	if s.version, err = d.readVersion(); err != nil {
 		return nil, err
 	}

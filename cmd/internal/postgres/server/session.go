@@ -22,8 +22,9 @@ var ErrNotUp = errors.New("PostgreSQL takes no SQL")
 // sessions are the superuser's connections, over the Unix socket. Two are kept: one may hang in a
 // probe while another is needed.
 type sessions struct {
-	config *pgconn.Config
-	idle   chan *pgconn.PgConn
+	config   *pgconn.Config
+	idle     chan *pgconn.PgConn
+	altering chan struct{} // holds one while an ALTER SYSTEM of ours is under way
 }
 
 // newSessions connects to nothing yet. A session reads only: the agent must write no row and take
@@ -45,7 +46,7 @@ func newSessions(dir, port, user string) (*sessions, error) {
 		"statement_timeout":                   "30s",
 		"synchronous_commit":                  "local",
 	}
-	return &sessions{config: c, idle: make(chan *pgconn.PgConn, 2)}, nil
+	return &sessions{config: c, idle: make(chan *pgconn.PgConn, 2), altering: make(chan struct{}, 1)}, nil
 }
 
 // dial opens a connection with these parameters in place of the usual ones.
@@ -87,6 +88,31 @@ func (s *sessions) query(ctx context.Context, sql string, args ...string) ([][]s
 		rows, err := run(ctx, c, sql, args)
 		s.keep(c)
 		return rows, err
+	}
+}
+
+// alterSystem executes an ALTER SYSTEM that changes nothing: it begins when each that is under way
+// has ended. One of ours waits at most, also for callers that gave up: PostgreSQL does not cancel
+// who waits for that lock, so each try would take one more of the server's connections.
+func (s *sessions) alterSystem(ctx context.Context) error {
+	waits := errors.New("another one is under way: see wait_event 'AutoFile' in pg_stat_activity")
+	select {
+	case s.altering <- struct{}{}:
+	case <-ctx.Done():
+		return waits
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer func() { <-s.altering }()
+		// hot_standby stands on the command line: nobody misses it here.
+		_, err := s.query(context.WithoutCancel(ctx), "ALTER SYSTEM RESET hot_standby")
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return waits
 	}
 }
 

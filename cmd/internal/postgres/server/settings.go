@@ -309,31 +309,6 @@ func (s *Server) setForGood(ctx context.Context, set ...setting) error {
 	})
 }
 
-// alterSystem executes an ALTER SYSTEM that changes nothing: it begins when each that is under way
-// has ended. One of ours waits at most, also for callers that gave up: PostgreSQL does not cancel
-// who waits for that lock, so each try would take one more of the server's connections.
-func (s *Server) alterSystem(ctx context.Context) error {
-	waits := errors.New("another one is under way: see wait_event 'AutoFile' in pg_stat_activity")
-	select {
-	case s.altering <- struct{}{}:
-	case <-ctx.Done():
-		return waits
-	}
-	done := make(chan error, 1)
-	go func() {
-		defer func() { <-s.altering }()
-		// hot_standby stands on the command line: nobody misses it here.
-		_, err := s.query(context.WithoutCancel(ctx), "ALTER SYSTEM RESET hot_standby")
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return waits
-	}
-}
-
 var settingLine = regexp.MustCompile(`^\s*([A-Za-z_][A-Za-z0-9_$.]*)`)
 
 // withSettings returns the text of a file of settings in which these are set, once, and those of
