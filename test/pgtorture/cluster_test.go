@@ -260,17 +260,23 @@ func (c *cluster) ask(m *machine, sql string) ([][]string, error) {
 	defer cancel()
 	conn := c.conns[m]
 	if conn == nil || conn.IsClosed() {
-		cfg, err := pgconn.ParseConfig(fmt.Sprintf("host=%s port=%s user=postgres dbname=postgres sslmode=disable "+
-			"connect_timeout=1 application_name=harness", m.host, m.port))
-		if err != nil {
-			return nil, err
-		}
-		if conn, err = pgconn.ConnectConfig(ctx, cfg); err != nil {
+		var err error
+		if conn, err = connect(ctx, m); err != nil {
 			return nil, err
 		}
 		c.conns[m] = conn
 	}
 	return query(ctx, conn, sql)
+}
+
+// connect connects to a machine's server.
+func connect(ctx context.Context, m *machine) (*pgconn.PgConn, error) {
+	cfg, err := pgconn.ParseConfig(fmt.Sprintf("host=%s port=%s user=postgres dbname=postgres sslmode=disable "+
+		"connect_timeout=1 application_name=harness", m.host, m.port))
+	if err != nil {
+		return nil, err
+	}
+	return pgconn.ConnectConfig(ctx, cfg)
 }
 
 func (c *cluster) machine(name string) *machine {

@@ -32,7 +32,14 @@ func (c *cluster) cuts() []fault {
 	servers := func(i, j int) error { return c.network.CutPort(i, j, pg) }
 	return []fault{
 		cut("primary cut from etcd", both(nothingBut)),
-		cut("primary cut from the standbys", both(servers)),
+		{"primary cut from the standbys", func(r *round) (string, error) {
+			var told error
+			detail, err := r.cut(r.primary, r.standbys, both(servers), func() {
+				told = r.tells("commits wait for standbys")
+				r.untilTaken()
+			})
+			return detail, errors.Join(err, told)
+		}},
 		cut("primary cut from both", both(c.network.CutOneWay)),
 		cut("nothing leaves the primary", func(_ *round, i, j int) error { return c.network.CutOneWay(i, j) }),
 		cut("nothing arrives at the primary", func(_ *round, i, j int) error { return c.network.CutOneWay(j, i) }),

@@ -383,6 +383,7 @@ func wipe(r *round) (string, error) {
 func promoteByHand(r *round) (string, error) {
 	m := r.standby()
 	_, err := r.ask(m, "SELECT pg_promote(false)")
+	err = errors.Join(err, r.tells("promoted by hand|copying data"))
 	time.Sleep(r.between(0, 2*time.Second))
 	return m.name, err
 }

@@ -139,7 +139,7 @@ var bounded = regexp.MustCompile(`^(primary's machine (killed|frozen)|agent (kil
 
 // faults are all that can be done to this cluster.
 func (c *cluster) faults() []fault {
-	all := slices.Concat(processFaults(), pausedFaults(), c.cuts())
+	all := slices.Concat(processFaults(), pausedFaults(), settingFaults(), c.cuts())
 	if c.disks {
 		all = append(all, diskFaults()...)
 	}

@@ -1,5 +1,7 @@
 package core
 
+import "strings"
+
 // mustNotFollow says whether the record's primary is of an older term than this member is sealed
 // for, or not known.
 func (m *Member) mustNotFollow(o Observation) bool {
@@ -29,7 +31,7 @@ func (m *Member) prepare(o Observation) (do Action, wait bool) {
 			return Rewind{m.renewed(o)}, true
 		}
 		if m.state.ByHand {
-			m.why = "its server was promoted by hand: waits for a primary to be rewound from"
+			m.why = wasTaken + "waits for a primary to be rewound from"
 			return nil, false
 		}
 		m.mustRewind = false // a survey needs its answer: as it is
@@ -126,6 +128,7 @@ func (m *Member) follow(o Observation) Action {
 // stream watches over a server that was told to follow the primary.
 func (m *Member) stream(o Observation) Action {
 	astray, steady := m.server.watch(o)
+	m.tellStream(o)
 	if astray {
 		return m.stopToRewind(o)
 	}
@@ -137,6 +140,21 @@ func (m *Member) stream(o Observation) Action {
 		return m.persist(0, o)
 	}
 	return nil
+}
+
+// wasTaken begins what people are told of a server that was promoted by hand.
+const wasTaken = "its server was promoted by hand: "
+
+// tellStream has a standby say that it gets nothing. What it said before it came to follow is over.
+func (m *Member) tellStream(o Observation) {
+	switch {
+	case strings.HasPrefix(m.why, NameOf(Persist{})+": "):
+	case o.Server.Follows:
+		m.why = ""
+	case o.Now-m.server.notStreamingSince >= tellAfter:
+		m.why = "no WAL comes from " + o.Record.Primary.Name + ": it cannot be reached from here, or somebody has set " +
+			"primary_conninfo"
+	}
 }
 
 // renewed is the state of a member that forgets: before its data change, so that no voter's answer

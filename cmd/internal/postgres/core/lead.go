@@ -166,6 +166,9 @@ func (m *Member) upkeep(o Observation) Action {
 	if a, ok := m.maintenance(o); ok {
 		return a
 	}
+	if o.Server.Waiting >= tellAfter && m.why == "" {
+		m.why = "commits wait for standbys to flush them"
+	}
 	// The voters must have been there for as long: what has waited in a pause may have been cut off
 	// on purpose, and what has waited for a first voter is acknowledged in a moment.
 	if most := o.Settings.StallAfter; most > 0 && o.Server.Waiting >= most && o.Now-s.excused >= most {

@@ -38,6 +38,7 @@ const (
 	retrySoon       = 200 * time.Millisecond // after an order that failed, the same is not given for so long
 	retryLater      = time.Second            // the same for a start, an initdb, a clone and a rewind
 	retryMost       = time.Minute            // a clone or a rewind that failed again and again
+	tellAfter       = time.Second            // what hangs for so long is told to people
 	strayAfter      = 20 * time.Second       // without streaming, though the primary leads: rewind
 	// A checkpoint before the stop of a member that is to end; then it is stopped without.
 	checkpointAtMost = 30 * time.Second
@@ -361,6 +362,7 @@ func (m *Member) mustStop(o Observation) Action {
 	if byHand && !m.state.ByHand && o.Record != nil { // it acknowledges nothing: first it is noted
 		next := m.state
 		next.ByHand, next.Incarnation = true, m.cfg.Incarnation()
+		m.why = wasTaken + "it has acknowledged nothing since, and is rewound"
 		return Persist{next}
 	}
 	if o.Server.Running && (other || m.overdue(o) || byHand || former || s.mustEnd || m.broken != "") {
