@@ -200,7 +200,7 @@ func diskFull(r *round) (string, error) {
 		}
 		used++
 	}
-	err = r.tells("(?i)no space left|could not write|its log says why")
+	err = r.tells("(?i)no space left|could not write|log says why")
 	r.untilTaken()
 	return fmt.Sprintf("%s, after %d more segments of WAL", r.primary.name, used), errors.Join(err, os.Remove(ballast))
 }

@@ -1,7 +1,5 @@
 package core
 
-import "strings"
-
 // mustNotFollow says whether the record's primary is of an older term than this member is sealed
 // for, or not known.
 func (m *Member) mustNotFollow(o Observation) bool {
@@ -128,7 +126,7 @@ func (m *Member) follow(o Observation) Action {
 // stream watches over a server that was told to follow the primary.
 func (m *Member) stream(o Observation) Action {
 	astray, steady := m.server.watch(o)
-	m.tellStream(o)
+	m.why = m.server.tells(o, m.why)
 	if astray {
 		return m.stopToRewind(o)
 	}
@@ -140,21 +138,6 @@ func (m *Member) stream(o Observation) Action {
 		return m.persist(0, o)
 	}
 	return nil
-}
-
-// wasTaken begins what people are told of a server that was promoted by hand.
-const wasTaken = "its server was promoted by hand: "
-
-// tellStream has a standby say that it gets nothing. What it said before it came to follow is over.
-func (m *Member) tellStream(o Observation) {
-	switch {
-	case strings.HasPrefix(m.why, NameOf(Persist{})+": "):
-	case o.Server.Follows:
-		m.why = ""
-	case o.Now-m.server.notStreamingSince >= tellAfter:
-		m.why = "no WAL comes from " + o.Record.Primary.Name + ": it cannot be reached from here, or somebody has set " +
-			"primary_conninfo"
-	}
 }
 
 // renewed is the state of a member that forgets: before its data change, so that no voter's answer

@@ -241,10 +241,21 @@ func TestAReinitThatCannotBeDoneIsVoid(t *testing.T) {
 	if p := r.expect("Persist", ok).(Persist); p.State.Instructed != 4 || p.State.Incarnation != "1" {
 		t.Fatalf("%+v", p)
 	}
-	if _, why := r.Phase(); !strings.HasPrefix(why, "reinit: ") {
-		t.Errorf("why: %q", why)
+	says := func() {
+		t.Helper()
+		if _, why := r.Phase(); !strings.HasPrefix(why, "reinit: ") {
+			t.Errorf("why: %q", why)
+		}
 	}
+	says()
 	r.expect("Start", ok)
+	r.o.Server = Server{Data: DataReady, Running: true}
+	r.expect("Read", at(3, 200))
+	r.does("Follow", "", "")
+	says()
+	r.o.Server.Follows = true // whoever has asked for it looks now and then, and must not take it for done
+	r.expect("", ok)
+	says()
 }
 
 // A task is for the data that the person has seen, and not for what was put in their place.

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -152,7 +153,7 @@ func (m *Member) bootstrap(o Observation) Action {
 
 // upkeep is what a primary does while all is well.
 func (m *Member) upkeep(o Observation) Action {
-	m.phase, m.why = PhaseLeading, m.refusal
+	m.phase, m.why = PhaseLeading, cmp.Or(m.refusal, o.Server.tells())
 	s, r := &m.server, *o.Record
 	if r.Paused != nil || !o.replaceable(s.roster) {
 		s.excused = o.Now
@@ -165,9 +166,6 @@ func (m *Member) upkeep(o Observation) Action {
 	}
 	if a, ok := m.maintenance(o); ok {
 		return a
-	}
-	if o.Server.Waiting >= tellAfter && m.why == "" {
-		m.why = "commits wait for standbys to flush them"
 	}
 	// The voters must have been there for as long: what has waited in a pause may have been cut off
 	// on purpose, and what has waited for a first voter is acknowledged in a moment.

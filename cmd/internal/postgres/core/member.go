@@ -38,7 +38,6 @@ const (
 	retrySoon       = 200 * time.Millisecond // after an order that failed, the same is not given for so long
 	retryLater      = time.Second            // the same for a start, an initdb, a clone and a rewind
 	retryMost       = time.Minute            // a clone or a rewind that failed again and again
-	tellAfter       = time.Second            // what hangs for so long is told to people
 	strayAfter      = 20 * time.Second       // without streaming, though the primary leads: rewind
 	// A checkpoint before the stop of a member that is to end; then it is stopped without.
 	checkpointAtMost = 30 * time.Second
