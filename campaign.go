@@ -12,21 +12,22 @@ import (
 )
 
 // campaigner is a claim that one goroutine campaigns with, and the claim's executor. That goroutine
-// makes the calls on the store. An event from outside interrupts the call under way, and leaves its
-// order in ordered. The claim's lock guards interrupt, ordered and refusal.
+// is in run and makes the calls on the store. An event from outside comes on another goroutine. It
+// interrupts the call under way, and leaves its order in ordered. The claim's lock guards
+// interrupt, ordered and refusal.
 type campaigner struct {
 	claim
-	state     termState // the claim's
-	spec      claimSpec // the claim's
+	state     termState // claim.termState points here
+	spec      claimSpec // claim.claimSpec points here
 	vacate    func()    // gives the seat back
 	interrupt context.CancelFunc
-	ordered   *core.ClaimOrder // followed in place of the order that the call's answer leads to
+	ordered   *core.ClaimOrder // by the last event from outside: what run does next
 	refusal   error            // what run returns because the store refused the claim
 }
 
 // newCampaigner returns a claim that takes events from now on.
 func newCampaigner(ctx context.Context, l *lease, at seat, spec claimSpec, vacate func()) *campaigner {
-	k := &campaigner{spec: spec, state: termState{announcements: spec.forName}, vacate: vacate}
+	k := &campaigner{spec: spec, state: termState{announcements: spec.sharedAnnouncements}, vacate: vacate}
 	k.claim = claim{l: l, seat: at, claimSpec: &k.spec, termState: &k.state, campaignCtx: ctx, executor: k}
 	k.step(core.ClaimEvent{Kind: core.Stand}) // its order, Enter, is where run begins
 	return k
@@ -68,9 +69,11 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 }
 
 // call follows the order o with one call on the store, do. It returns the next order, and the error
-// with which the campaign ends if that order ends it. An event from outside may leave an order in
-// ordered, before or during the call. The last such order is followed, and of the call's answer
-// only the place is kept.
+// with which the campaign ends if that order ends it. If an event from outside has left an order in
+// ordered, before or during the call, that is the next order, and of the call's answer only the
+// place is kept. A later event may replace that order: core has seen both events, so the later
+// order suits both. None replaces Lead, since a claim that leads gets no order to call the store
+// before its owner gives it up.
 func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	callCtx, cancel := context.WithCancel(ctx)
@@ -88,7 +91,7 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	defer k.mu.Unlock()
 	k.interrupt = nil
 	err = k.keepPlaceLocked(asked, got, err)
-	switch { // what an ErrUnreachable quotes
+	switch { // kept for the text of ErrUnreachable
 	case o.Do == core.Await:
 		k.lastErr = k.l.lastNewsError()
 	case err == nil || ctx.Err() == nil:
@@ -121,8 +124,9 @@ func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, e
 }
 
 // entryValue returns the value for a call that enters the claim under that ID. The store keeps the
-// value of whichever try arrives first, and we cannot know which that is. So shown stays at the
-// first try's, and show brings the last one to the store.
+// value of whichever try arrives first, and we cannot know which that is. So shown stays what the
+// first try carried. If there is a later announcement, show sends an Update once the claim is
+// entered.
 func (k *campaigner) entryValue(id string) []byte {
 	if k.announcements == nil {
 		return k.value
@@ -145,7 +149,7 @@ func (k *campaigner) await(ctx context.Context, p driver.Place) (driver.Place, e
 	return p, ctx.Err()
 }
 
-func (k *campaigner) carryLocked(o core.ClaimOrder) {
+func (k *campaigner) followLocked(o core.ClaimOrder) {
 	k.ordered = &o
 	if k.interrupt != nil {
 		k.interrupt()
@@ -192,7 +196,7 @@ func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term,
 	case err != nil:
 		return nil, ctxEnded(ctx, "campaign for "+at.name, nil)
 	}
-	if spec.forName != nil { // the claim outlives this call: its use ends with the seat's
+	if spec.sharedAnnouncements != nil { // the claim uses the announcements until it gives its seat back
 		_, drop := s.announced.use(at.name)
 		seatOnly := vacate
 		vacate = func() { seatOnly(); drop() }
@@ -222,7 +226,7 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 		}
 		k := newCampaigner(ctx, l, at, spec, vacate)
 		if !l.join(&k.claim) { // the store has not heard of k, and the seat stays ours
-			_ = pause(ctx, 1) // a lease that ends at once is not asked for without end; run sees if ctx ended
+			_ = pause(ctx, 1) // do not spin on leases that end at once; run sees if ctx has ended
 			continue
 		}
 		t, err := k.run(ctx)
@@ -238,9 +242,9 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 // call in place of two. The right of the old claim is over. The next claim stands behind all who
 // wait. It has another seat, since a lease has one claim for each.
 //
-// Swap makes that call. Release gives the old claim up in a call of its own, where the next claim
-// has made no call or has another lease, or the store cannot exchange. Whichever of the two comes
-// first does it, and the other does nothing. Release accepts a nil exchange.
+// Swap makes that call. Release gives the old claim up in a call of its own: it is for a next claim
+// that has made no call or has another lease, and for a store that cannot exchange. Whichever of
+// the two is called first does it, and the other does nothing. Release accepts a nil exchange.
 type exchange struct {
 	l      *lease
 	old    *claim          // nil once begun: else each claim would keep all before it in memory
@@ -250,8 +254,8 @@ type exchange struct {
 	begun  atomic.Bool
 }
 
-// giveUpOrExchange gives the claim up, or returns the exchange that will. That needs a store that
-// can exchange, and a free seat for the next claim. Again says that there will be a next claim.
+// giveUpOrExchange gives the claim up, or returns the exchange that will. An exchange needs a store
+// that can, and a free seat for the next claim. Again says that there will be a next claim.
 func (c *claim) giveUpOrExchange(again bool) *exchange {
 	x := &exchange{l: c.l, old: c, at: c.seat.otherWriterSeat()}
 	if _, can := c.l.stored.(driver.Exchanger); can && again && c.slots == 0 {
@@ -268,7 +272,7 @@ func (c *claim) giveUpOrExchange(again bool) *exchange {
 	return nil
 }
 
-// begin returns the old claim, to the first caller only. There may be no exchange.
+// begin returns the old claim to the first caller, and nil to all others. X may be nil.
 func (x *exchange) begin() (old *claim) {
 	if x != nil && x.begun.CompareAndSwap(false, true) {
 		old, x.old = x.old, nil

@@ -22,11 +22,11 @@ type Candidate struct {
 	running   context.Context // Run's; nil while it does not run
 	returned  chan struct{}   // closed when Run returns
 	core      core.Candidate
-	dropValue func() // ends Run's use of what was restated, which so outlives a campaign
+	dropValue func() // ends Run's use of the announcements, which keeps them between its campaigns
 	term      *Term
 	own       *Entry        // this candidate as the leader of its last term; nil before the first
 	won       time.Duration // when that term began, by uptime
-	last      error         // why the last term ended
+	lastCause error         // why the last term ended
 	subs      map[*candidateFeed]struct{}
 }
 
@@ -55,7 +55,9 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 	}
 	defer c.end()
 	var term *Term
-	var cause error // why the last term ended; nil while the first lasts
+	var cause error // why the last term ended: lead sets it
+	// The loop is core.RunCandidate. It calls wait, win and lead in turn, with a step between them,
+	// until one of them fails or lead says not to go on.
 	step := func(e core.CandidateEvent) core.CandidateOrder {
 		switch e {
 		case core.Won:
@@ -87,8 +89,6 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		c.e.s.log.log(slog.LevelInfo, "campaigning again", "election", c.e.name, "lost", cause, "work", err)
 		return true, true, nil
 	}
-	// RunCandidate calls wait, win and lead in turn, each after a step, until one fails or lead
-	// says not to go on.
 	return core.RunCandidate(step, wait, win, lead)
 }
 
@@ -181,7 +181,7 @@ const (
 	CandidateEnded
 	// CandidateGaveUp: it stands no more and has won nothing. Run is about to return.
 	CandidateGaveUp
-	// LeaderChanged: nothing but the leader, or the value that he announces. Where something else
+	// LeaderChanged: only the leader has changed, or the value that he announces. If something else
 	// changes at the same time, that event brings the new Leader.
 	LeaderChanged
 )
@@ -205,11 +205,10 @@ type CandidateEvent struct {
 	Term  *Term // while it leads
 	Cause error // why the last term ended; nil before the first has
 	// Leader is who leads, as far as this candidate knows: nil if nobody does, or none is known.
-	// While its own Check says yes, it is this candidate. Once a term of its own has ended, it is
-	// neither this candidate in that term nor a leader from before it. Of others it knows what the
-	// store shows: a leader that crashed is shown until its lease runs out. On a store without
-	// tokens, once this candidate has led, another candidate of the same session that leads is
-	// shown as nil.
+	// While the Check of this candidate's term says yes, Leader is this candidate. After its own
+	// term Leader never shows that term, nor an earlier leader. Other leaders are known from the
+	// store: one that crashed is shown until its lease runs out. On a store without tokens, once
+	// this candidate has led, another candidate of the same session that leads is shown as nil.
 	Leader *Entry
 	Missed int // older events that a slow reader lost before this one
 }
@@ -234,8 +233,9 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 		c.tellLocked(f, CandidateNow)
 		c.mu.Unlock()
 		defer c.unsubscribe(f)
-		// The caller leaves: gone, then cancel. Ctx ends: follow returns, settled, over, f.next
-		// ends.
+		// If the caller ranges no more: close(gone) and cancel run, so the goroutine returns.
+		// If ctx ends: follow returns; settled(ctx) is closed, now or when Run returns; over is
+		// closed; f.next yields what is left, and then returns false.
 		over, gone := make(chan struct{}), make(chan struct{})
 		defer close(gone)
 		wg.Go(func() {
@@ -258,7 +258,7 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 
 // follow tells a reader of each change of the leader, until ctx ends.
 func (c *Candidate) follow(ctx context.Context, f *candidateFeed) {
-	for st, err := range c.e.observe(ctx, sameLeaders, c.tellDuplicates) {
+	for st, err := range c.e.observe(ctx, sameLeaders, c.reportDuplicates) {
 		if err == nil {
 			c.mu.Lock()
 			f.seen = st.Leader
@@ -268,10 +268,10 @@ func (c *Candidate) follow(ctx context.Context, f *candidateFeed) {
 	}
 }
 
-// tellDuplicates tells of other processes that wait under this one's ID while this candidate leads.
-// It looks only at what a reader of Events has fetched anyway. If nobody reads Events, only the
-// process that waits tells.
-func (c *Candidate) tellDuplicates(st State) {
+// reportDuplicates reports other processes that wait under this one's ID while this candidate
+// leads. It looks only at what a reader of Events has fetched anyway. If nobody reads Events, only
+// the process that waits reports this one.
+func (c *Candidate) reportDuplicates(st State) {
 	c.mu.Lock()
 	t, age := c.term, c.e.s.uptime()-c.won
 	c.mu.Unlock()
@@ -279,13 +279,14 @@ func (c *Candidate) tellDuplicates(st State) {
 		return
 	}
 	for _, w := range st.Waiting {
-		c.e.s.tellDuplicate(c.e.name, false, driver.Entry{Owner: w.ID, Lease: w.Lease, Value: w.Value})
+		c.e.s.reportDuplicate(c.e.name, false, driver.Entry{Owner: w.ID, Lease: w.Lease, Value: w.Value})
 	}
 }
 
-// settled returns a channel that is closed when a reader whose ctx has ended has no more to wait
-// for: now, or once Run, whose context has ended as well, has returned. Work that reads under the
-// context of its own term is in Run's way: it would wait for itself.
+// settled returns a channel that is closed when a reader whose ctx has ended may stop. It is closed
+// already, except while Run is ending too: then it is closed when Run returns, so that the reader
+// gets the last event. A reader under the context of the present term does not wait: if the work
+// waits for it, Run would never return.
 func (c *Candidate) settled(ctx context.Context) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -303,7 +304,7 @@ func (c *Candidate) unsubscribe(f *candidateFeed) {
 	delete(c.subs, f)
 }
 
-// tell tells all readers.
+// tell sends an event to all readers.
 func (c *Candidate) tell(k CandidateEventKind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,7 +313,7 @@ func (c *Candidate) tell(k CandidateEventKind) {
 	}
 }
 
-// tellLocked tells one reader; of the leader only where it is another than told last.
+// tellLocked sends an event to one reader: LeaderChanged only if it was told another leader last.
 func (c *Candidate) tellLocked(f *candidateFeed, k CandidateEventKind) {
 	leader := c.leaderLocked(f)
 	if k == LeaderChanged && sameLeader(leader, f.told) {
@@ -320,7 +321,7 @@ func (c *Candidate) tellLocked(f *candidateFeed, k CandidateEventKind) {
 	}
 	f.told = leader
 	state := CandidateState(c.core.State())
-	f.push(CandidateEvent{Kind: k, State: state, Term: c.term, Cause: c.last, Leader: leader})
+	f.push(CandidateEvent{Kind: k, State: state, Term: c.term, Cause: c.lastCause, Leader: leader})
 }
 
 // leaderLocked returns who leads, for one reader. What the store has shown him last may be older
@@ -329,7 +330,7 @@ func (c *Candidate) tellLocked(f *candidateFeed, k CandidateEventKind) {
 func (c *Candidate) leaderLocked(f *candidateFeed) *Entry {
 	leads := c.term != nil && c.term.Check() == nil
 	switch {
-	case c.own == nil, leads && c.isOwnLocked(f.seen): // with its present value: own has that of the win
+	case c.own == nil, leads && c.isOwnLocked(f.seen): // f.seen has the present value, c.own that of the win
 		return f.seen
 	case leads: // if another leads, its claim was removed, and its right ends in a moment
 		return c.own
@@ -371,7 +372,7 @@ func (c *Candidate) step(e core.CandidateEvent, t *Term, cause error) core.Candi
 		c.electedLocked(t)
 	}
 	if cause != nil {
-		c.last = cause
+		c.lastCause = cause
 	}
 	for f := range c.subs {
 		c.tellLocked(f, eventOfStep[e])

@@ -19,26 +19,26 @@ import (
 type claim struct {
 	l *lease
 	seat
-	*claimSpec // all claims of an Elections have the same one
+	*claimSpec // a campaigner has its own; all claims of an Elections have the same one
 	executor   executor
 
 	mu          sync.Mutex
 	core        core.Claim
 	place       driver.Place    // does not change any more once the claim leads
-	term        *Term           // nil before it leads; nobody has that of a lock's queue: holders have the shares
+	term        *Term           // nil before it leads; holders of a lock from a queue have terms of their own: shares
 	campaignCtx context.Context // its values go to the term's context; its end gives a waiting claim up
 	freed       bool            // the claim does not stand any more
 	// These are made when somebody waits for them.
-	onceFreed chan struct{} // closed when freed is set
-	onceIdle  chan struct{} // closed when the claim is idle: freed, and no work runs under it
-	*termState
+	freedCh    chan struct{} // closed when freed is set
+	idleCh     chan struct{} // closed when the claim is idle: freed, and no work runs under it
+	*termState               // see needTermStateLocked; a campaigner's is there from the start
 }
 
 // termState is what a claim needs once it leads, or once somebody asked for it. The claims of an
 // Elections get theirs only then, since most of them wait.
 type termState struct {
 	shares         []*Term         // the terms of all in this process who hold a lock under this claim
-	request        *driver.Request // asks for the claim: it ends the term, or has ended it
+	request        *driver.Request // somebody's request for the claim, which ends the term or has ended it
 	callerCause    error           // the cause of the caller's own context, if that ended the term
 	activeWork     int             // calls of work that run, under all terms of the claim
 	lastErr        error           // what the store said to the last call, nil after one that succeeded
@@ -48,8 +48,8 @@ type termState struct {
 	explanation    string          // what Term.Explain was told last
 	workFailed     bool            // the work failed, as Term.Explain was told
 	successorID    string          // the ID of the session that is to get the claim
-	announcements  *announcements  // in place of the campaign's value; nil: none
-	shown          *announcement   // the store has this one, or a newer one, for the present ID; nil: not entered
+	announcements  *announcements  // in place of the campaign's value; nil: none. Set once
+	shown          *announcement   // the oldest that the store may have for the present ID; nil: not entered
 	showing        bool            // show runs
 	record         termRecording
 	handOvers      handOverRequests
@@ -57,15 +57,15 @@ type termState struct {
 
 // claimSpec is what a claim is for.
 type claimSpec struct {
-	slots     int  // as in driver.Claim
-	try       bool // the claim is made only if it holds at once
-	lock      bool // the claim's terms are a lock's
-	turnBits  uint // how many bits of a term's token come from lockToken, below those of the claim's
-	priority  int  // a request with a smaller one is not heard
-	value     []byte
-	forName   *announcements // of an election's name; newCampaigner gives them to the claim
-	observers []observer
-	began     time.Duration // when the campaign began, by uptime
+	slots               int  // as in driver.Claim
+	try                 bool // the claim is made only if it holds at once
+	lock                bool // the claim's terms are a lock's
+	turnBits            uint // how many low bits of a term's token count turns (see lockToken)
+	priority            int  // a request with a smaller one is not heard
+	value               []byte
+	sharedAnnouncements *announcements // the election's, for termState.announcements; else nil
+	observers           []observer
+	began               time.Duration // when the campaign began, by uptime
 	// askToLead asks leaders to hand over while the claim waits; may be nil.
 	askToLead func(context.Context, *claim)
 	// enterByExchange makes the claim and gives another one up in one call; may be nil. If it
@@ -78,21 +78,22 @@ type claimSpec struct {
 // executor makes the calls on the store that a claim orders: a campaign does so for one claim, the
 // workers of an Elections for many. The caller holds the claim's lock.
 type executor interface {
-	// carryLocked follows an order that an event from outside led to, not the answer to a call.
-	carryLocked(o core.ClaimOrder)
+	// followLocked takes the order that core gave after an event from outside. A campaigner leaves
+	// it to run, an entrant posts a task.
+	followLocked(o core.ClaimOrder)
 	// releaseLocked begins to give the claim up, or to hand it over.
 	releaseLocked(o core.ClaimOrder)
 	// refusedLocked is called when the store will not have the claim, now or when asked again.
 	refusedLocked(err error)
-	// wonLocked is called when the claim leads. For the observers it returns when the campaign
-	// began, by uptime: the claims of an Elections share a spec, and began at different times.
+	// wonLocked is called when the claim leads. It returns when the campaign began, by uptime, for
+	// the observers. The spec cannot tell them, since the claims of an Elections share one.
 	wonLocked() time.Duration
 	// contextEndedLocked is called when the term's context has ended.
 	contextEndedLocked(cause core.Cause)
 	// vacateSeatLocked lets the next claim of this process stand for the seat.
 	vacateSeatLocked()
 	// freedLocked is called when the claim does not stand any more. Was is the phase before. With
-	// nextLease the executor has kept the seat, and makes a claim under the next lease.
+	// nextLease the seat was not vacated: the executor makes a claim there under the next lease.
 	freedLocked(was core.ClaimPhase, nextLease bool)
 }
 
@@ -132,13 +133,14 @@ func (c *claim) keepPlaceLocked(asked, got driver.Place, err error) error {
 		err = fmt.Errorf("%s answered with the place %+v for the claim %s", c.l.s.store.Caps().Store, got, asked.ID)
 	}
 	if err == nil && c.place.ID == asked.ID {
-		c.place = got // also if the claim is being given up: its token releases the place
+		c.place = got // also while the claim is being given up: Release needs the token
 	}
 	return err
 }
 
-// fits says whether got is the place that was asked for: under another's, a term would be a second
-// leader. The token must leave its top turnBits free, by which lockToken shifts it.
+// fits says whether got is the place that was asked for. To lead on somebody else's place would
+// make two leaders. The token must leave its top turnBits free, since lockToken shifts it by so
+// many.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
@@ -152,10 +154,10 @@ func (c *claim) heldNow(p driver.Place) {
 	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.campaignCtx.Err() != nil:
 		// The news is for an earlier ID of the claim, or the campaign was given up.
 	case !p.Held || !c.fits(c.place, p): // the lease is told to follow the place again
-		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed}))
+		c.executor.followLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed}))
 	default:
 		c.place = p
-		c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
+		c.executor.followLocked(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
 	}
 }
 
@@ -168,7 +170,7 @@ func (c *claim) refused(id string, err error) {
 		return
 	}
 	c.executor.refusedLocked(err)
-	c.executor.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
+	c.executor.followLocked(c.stepLocked(core.ClaimEvent{Kind: core.Rejected}))
 }
 
 // takeRequest takes a request to give the claim up.
@@ -240,10 +242,11 @@ func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	return s, c.place, s.n != c.shown.n
 }
 
-// show repeats Update until the store has the last announcement or the claim does not stand.
+// show repeats Update until the store has the last announcement or the claim does not stand. It
+// reads c.announcements without mu: that was set before show began, and is not set again.
 func (c *claim) show() {
 	for tries := 0; ; {
-		_ = pause(c.l.ctx, tries) // beat has freed the claim before this ctx ends: then nothing is due
+		_ = pause(c.l.ctx, tries) // if this ctx has ended, beat has freed the claim: then nothing is due
 		c.mu.Lock()
 		s, p, due := c.unshownLocked()
 		if !due {
@@ -290,7 +293,7 @@ func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 		}
 	}
 	if o := c.stepLocked(e); o.Do != core.Nothing {
-		c.executor.carryLocked(o)
+		c.executor.followLocked(o)
 	}
 }
 
@@ -310,6 +313,10 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 //
 // Lost and LeaseOver end both in one step. The right ends first, since another may lead already.
 // GiveUp while leading, where nobody asked, does the same: no work runs that has to hear of it.
+//
+// Core orders Stop and EndRight only for a claim that leads or has led, so c.term is set by then.
+// Three events say that the store has the claim no more: Lost if the store told it, Missing if a
+// hand-over found it, LeaseOver if the lease is over.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	s := step{event: e.Kind, was: c.core.Phase()}
 	o := c.core.Step(e)
@@ -378,8 +385,8 @@ func (c *claim) freeLocked(s step) {
 	if !s.order.NextLease {
 		c.executor.vacateSeatLocked()
 	}
-	if c.onceFreed != nil {
-		close(c.onceFreed)
+	if c.freedCh != nil {
+		close(c.freedCh)
 	}
 	c.executor.freedLocked(s.was, s.order.NextLease)
 	c.forgetLocked()
@@ -463,7 +470,7 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 
 // waitFreed waits until the claim does not stand any more. What is the beginning of its error.
 func (c *claim) waitFreed(ctx context.Context, what string) error {
-	freed := c.once(&c.onceFreed, func() bool { return c.freed })
+	freed := c.channelFor(&c.freedCh, func() bool { return c.freed })
 	if freed == nil {
 		return nil // also if ctx has ended
 	}
@@ -476,11 +483,11 @@ func (c *claim) waitFreed(ctx context.Context, what string) error {
 }
 
 // idle returns a channel that is closed once the claim is idle; nil if it is already.
-func (c *claim) idle() <-chan struct{} { return c.once(&c.onceIdle, c.isIdleLocked) }
+func (c *claim) idle() <-chan struct{} { return c.channelFor(&c.idleCh, c.isIdleLocked) }
 
-// once returns the channel at ch, made if there is none; nil if already says that there is nothing
-// to wait for. Already is called with mu held.
-func (c *claim) once(ch *chan struct{}, already func() bool) <-chan struct{} {
+// channelFor returns the channel at ch, made if there is none. It returns nil if already, which is
+// called with mu held, says that there is nothing to wait for.
+func (c *claim) channelFor(ch *chan struct{}, already func() bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if already() {
@@ -499,8 +506,8 @@ func (c *claim) isIdleLocked() bool { return c.freed && (c.termState == nil || c
 // it, forgetLocked is called again when that has returned.
 func (c *claim) forgetLocked() {
 	idle := c.isIdleLocked()
-	if idle && c.onceIdle != nil {
-		close(c.onceIdle)
+	if idle && c.idleCh != nil {
+		close(c.idleCh)
 	}
 	c.l.forget(c, idle)
 }
@@ -522,12 +529,12 @@ func (c *claim) givenUp() bool {
 	return c.core.Phase().GivenUp()
 }
 
-// giveUp begins to give the claim up, under which no work runs any more. WaitFreed waits until that
-// is done.
+// giveUp begins to give the claim up. No work runs under it any more. WaitFreed waits until the
+// claim is given up.
 func (c *claim) giveUp() { c.giveUpTo(0, "") }
 
-// giveUpTo is giveUp in favour of the claim with the token successor, of the session with the ID
-// to. With successor 0 the oldest claim that waits leads next.
+// giveUpTo is giveUp in favour of the claim with the token successor, which the session with the ID
+// to has. With successor 0 the oldest claim that waits leads next.
 func (c *claim) giveUpTo(successor uint64, to string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -550,8 +557,8 @@ func (c *claim) leavingPlaceLocked() driver.Place {
 	return p
 }
 
-// unconfirmedLocked says whether a hand-over was tried and nobody knows how it ended.
-func (c *claim) unconfirmedLocked() bool {
+// handOverUnknownLocked says whether a hand-over was tried and nobody knows how it ended.
+func (c *claim) handOverUnknownLocked() bool {
 	return c.core.Phase() == core.Done && c.core.Successor() != 0 &&
 		(c.core.Outcome() == core.Undecided || c.core.Outcome() == core.ClaimMissing)
 }
@@ -584,13 +591,13 @@ type handOverRequest struct {
 	r  driver.Request
 }
 
-// maxHandOverRequests bounds the requests that wait; further ones are dropped.
+// maxHandOverRequests is how many requests may wait; further ones are dropped.
 const maxHandOverRequests = 16
 
-// handOverRequests are the requests to hand a claim over to a named candidate. Each needs a look at
-// the line in the store. That is taken on a goroutine of its own, since the lease's news must not
-// wait for it. The claim's lock guards it.
+// handOverRequests are the requests to hand a claim over to a named candidate. For each, run reads
+// the line in the store, on a goroutine of its own: the lease's news must not wait for that. The
+// claim's lock guards them.
 type handOverRequests struct {
 	waiting []handOverRequest
-	running bool // next is asked until nothing waits
+	running bool // run runs
 }

@@ -37,8 +37,8 @@ type CampaignOptions struct {
 	// candidate never asks.
 	//
 	// The store does not know priorities. So after a crash the oldest candidate leads first, and
-	// hands over later. A candidate with a priority, from which an operator moved the lead, takes
-	// it back after Steady.
+	// hands over later. If an operator moves the lead away from a candidate with a priority, it
+	// takes the lead back after Steady.
 	Priority int
 	// Steady is how long the candidate stands before it asks. Default three times the TTL.
 	Steady time.Duration
@@ -78,7 +78,7 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	}
 	own, drop := e.s.announced.use(e.name)
 	defer drop()
-	spec.forName = own
+	spec.sharedAnnouncements = own
 	e.s.readers.publish(Event{Kind: CampaignBegun, Name: e.name})
 	t, err := e.s.campaign(ctx, seat{name: e.name}, spec)
 	if err != nil {
@@ -91,30 +91,30 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 // and the token stay. It returns nil once the store has confirmed the value, or one that a later
 // call gave.
 //
-// The value stands from the call on, whatever becomes of the call: each claim that this session
-// enters for the name has it in place of CampaignOptions.Value, and a claim whose entry is under
-// way gets it afterwards. So a claim that is lost and entered again never shows an older value; nor
-// does a [Candidate] that campaigns again. The value is forgotten once this session has no
-// campaign, candidate or term for the name any more. A later [Term.Proclaim] hides the value for
-// the rest of that term.
+// The value stands from the call on, even if the call fails, unless the store refuses it
+// (ErrRefused: the one before stays). Each claim that this session enters for the name has it in
+// place of CampaignOptions.Value. A claim whose entry is under way gets it afterwards. So no older
+// value is shown when a claim is lost and entered again, or when a [Candidate] campaigns again. The
+// value is forgotten once this session has no campaign, candidate or term for the name any more. A
+// later [Term.Proclaim] hides the value for the rest of that term.
 //
-// The last call wins. Those of one process reach the store one after another, and one that fails is
-// repeated with the latest value. A call whose answer was lost may be done by the store late: on
-// PostgreSQL, Redis and a majority of Redis servers even after the next one, as the port allows
-// (see driver.Lease).
+// The last call wins. The calls of one process reach the store one after another, and a call that
+// fails is repeated with the latest value. The store may carry out late a call whose answer was
+// lost: on PostgreSQL, Redis and a majority of Redis servers even after the next one, as the port
+// allows (see driver.Lease).
 //
 // While there is no claim, because the campaign waits for a lease or for another campaign of this
-// process, Restate waits. When ctx ends before the store has confirmed it is ErrUnreachable, and
-// the value is brought to the store in the background. ErrNotInLine: nothing of this session
-// campaigns for the name or leads it, or not any more; locks, and names of [Elections] with their
-// one value, do not count. ErrRefused: the store will not have the value; the one before stays.
+// process, Restate waits. When ctx ends before the store has confirmed, the error is
+// ErrUnreachable, and the value is brought to the store in the background. ErrNotInLine says that
+// nothing of this session campaigns for the name or leads it. Locks do not count, nor do names of
+// [Elections], which all show one value.
 func (e *Election) Restate(ctx context.Context, value []byte) error {
 	if err := errors.Join(CheckName(e.name), checkValue(value)); err != nil {
 		return err
 	}
 	what := "restate " + e.name
 	if ctx.Err() != nil {
-		return ctxEnded(ctx, what, nil) // and nothing was said
+		return ctxEnded(ctx, what, nil) // and nothing was announced
 	}
 	own := e.s.announced.find(e.name)
 	if own == nil {
@@ -137,7 +137,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 		return err
 	}
 	if ctx.Err() != nil {
-		return ctxEnded(ctx, "proclaim "+t.c.name, nil) // and nothing was said
+		return ctxEnded(ctx, "proclaim "+t.c.name, nil) // and nothing was announced
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -208,10 +208,10 @@ type ObserveOptions int
 //
 // It asks the store for no more: any observer reads the whole line after each change of it. Where
 // the store pushes changes (driver.Caps.Push; etcd by a watch) they are told within milliseconds,
-// elsewhere as often as the store polls. So n candidates that each say something new are n readings
-// of a line of n claims for each observer: mind that where there are hundreds. A store that does
-// not show who waits (redlockstore) tells of the leader only. Priorities are not in the store, so
-// they are not in the states: a candidate can put its own into its value.
+// elsewhere as often as the store polls. If each of n candidates says something new, each observer
+// reads a line of n claims n times: mind that where there are hundreds. A store that does not show
+// who waits (redlockstore) tells of the leader only. Priorities are not in the store, so they are
+// not in the states: a candidate can put its own into its value.
 const WholeLine ObserveOptions = 1
 
 // Observe follows who leads: first the present state, then each change of the leader or of its
@@ -379,9 +379,9 @@ func (e *Election) canAskToLead(ctx context.Context) error {
 }
 
 // askToLead returns the loop that asks leaders to hand over to a claim while it waits. It reads the
-// line four times in steady; core.Press says ask once claim and leader have stayed the same for
-// steady. A claim that has the same token at two readings has kept its place in between, since a
-// token is given once.
+// line four times in steady. core.Press decides when to ask: once claim and leader have stayed the
+// same for steady. A claim that has the same token at two readings has kept its place in between,
+// since a token is given once.
 func (e *Election) askToLead(priority int, steady time.Duration) func(context.Context, *claim) {
 	s, asker := e.s, e.s.store.(driver.Asker)
 	return func(ctx context.Context, c *claim) {
@@ -407,12 +407,13 @@ func (e *Election) askToLead(priority int, steady time.Duration) func(context.Co
 	}
 }
 
-// tokens returns the claim's token as mine: 0 unless it waits and is the one of this session to
-// which the leader would hand over. Leader is the leader's token: 0 if that cannot be asked.
+// tokens returns the claim's token as mine, 0 if the claim would not get the lead: it does not
+// wait, or this session has an older claim that does. Leader is the leader's token, 0 if there is
+// none that listens.
 func (st State) tokens(c *claim) (mine, leader uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	own, _ := st.successor(c.l.s.o.ID)
+	own, _ := st.oldestOf(c.l.s.o.ID)
 	if c.core.Phase() == core.Waiting && own.Token == Token(c.place.Token) {
 		mine = c.place.Token
 	}
@@ -422,8 +423,8 @@ func (st State) tokens(c *claim) (mine, leader uint64) {
 	return mine, leader
 }
 
-// successor returns the oldest claim of the session with that ID that waits to lead, if it has one.
-func (st State) successor(id string) (Entry, bool) {
+// oldestOf returns the oldest claim that waits to lead of the session with that ID, if it has one.
+func (st State) oldestOf(id string) (Entry, bool) {
 	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
 	if i < 0 {
 		return Entry{}, false

@@ -33,8 +33,8 @@ type Elections struct {
 	closed   bool
 	idle     chan struct{}  // closed when pending is 0; nil while nobody waits for that
 	untold   []electionNews // what Terms has not yielded yet
-	dropped  int            // how many of news are terms that Terms will not yield
-	ready    chan struct{}  // holds a token if news is not empty
+	dropped  int            // how many of untold are terms that Terms will not yield
+	ready    chan struct{}  // holds a token if untold is not empty
 	tally    electionCounts
 	unleased []*attempt // those in the phase wantsLease
 	finding  bool       // findLeases runs
@@ -46,12 +46,12 @@ type ElectionsOptions struct {
 	Value []byte // what observers see; Term.Proclaim replaces it
 }
 
-// electionNews is a term that was won, or one that ended (err), or a name that was refused (t is
-// nil).
+// electionNews is a term that was won (err is nil), a term that ended (err says why), or a name
+// that was refused (t is nil).
 type electionNews struct {
-	t    *Term
-	err  error
-	last bool // no more terms will be won
+	t           *Term
+	err         error
+	noMoreTerms bool // no more will be won
 }
 
 // NotInLineError says that [Elections] does not stand for a name any more: the store refuses it,
@@ -137,8 +137,8 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 			return n, true
 		}
 		shut := es.s.shut
-		if n.last {
-			shut = nil // it is closed and would spin: from here on moveLocked wakes us after the last attempt
+		if n.noMoreTerms {
+			shut = nil // it stays readable: do not select on it again. MoveLocked wakes us at the end
 		}
 		select {
 		case <-es.ready:
@@ -149,17 +149,17 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 	}
 }
 
-// take returns the oldest news, if there is any; done says that there will be no more, since ctx
-// has ended, Close was called, or the session is closed and no attempt is left. Each reader that
-// leaves something to see wakes the next.
+// take returns the oldest news, if there is any. Done says that there will be no more: ctx has
+// ended, Close was called, or the session is closed and no attempt is left. A reader that leaves
+// something to see wakes the next one.
 func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	es.s.mu.Lock()
-	last := es.s.closed
+	closed := es.s.closed
 	es.s.mu.Unlock()
 	es.mu.Lock()
 	defer es.mu.Unlock()
 	defer func() {
-		if len(es.untold) > 0 || es.closed || last && len(es.names) == 0 {
+		if len(es.untold) > 0 || es.closed || closed && len(es.names) == 0 {
 			es.wake() // another reader may go on
 		}
 	}()
@@ -178,7 +178,7 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 		}
 		es.dropped = max(0, es.dropped-1)
 	}
-	return electionNews{last: last}, last && len(es.names) == 0
+	return electionNews{noMoreTerms: closed}, closed && len(es.names) == 0
 }
 
 // wake lets one reader look.
@@ -220,9 +220,10 @@ func (es *Elections) forgetLocked(a *attempt) {
 	}
 }
 
-// dropLocked ends an attempt whose term Terms will not yield; why is for the event, if it has won
-// none. News of such terms is removed once it is half of all news: perhaps nobody iterates, and it
-// would pile up. The caller holds mu, and gives up the claim if there is one.
+// dropLocked ends an attempt whose term Terms will not yield. If the attempt has won none, why is
+// for the event CampaignEnded. Dropped terms are removed from untold once they are half of it:
+// perhaps nobody iterates, and they would pile up. The caller holds mu, and gives up the claim if
+// there is one.
 func (es *Elections) dropLocked(a *attempt, why error) {
 	won := a.phase == leads
 	if a.c != nil {
@@ -252,6 +253,11 @@ func (es *Elections) Withdraw(names ...string) {
 	}
 }
 
+// withdraw ends the attempt of a name under mu, and then has its seat given back, by exactly one.
+// In the phase wantsSeat, cancel takes the attempt out of the seat's queue; queueUp does so if it
+// comes later, and gotSeat gives the seat back if it was given in this moment. In wantsLease the
+// seat is given back here, since enter and abandon skip the attempt. From stands on the claim gives
+// it back when it is freed.
 func (es *Elections) withdraw(name string) {
 	for {
 		es.mu.Lock()
@@ -267,10 +273,9 @@ func (es *Elections) withdraw(name string) {
 		es.mu.Unlock()
 		switch {
 		case was == wantsSeat:
-			// If the seat comes in this moment, gotSeat gives it back.
 			es.s.seats.cancel(seat{name: name}, &seatWaiter{attempt: a})
 			return
-		case was == wantsLease: // findLeases skips it: its phase is attemptOver
+		case was == wantsLease:
 			es.s.seats.vacate(seat{name: name}, 0)
 			return
 		case c.withdraw():
@@ -292,7 +297,7 @@ func (c *entrant) withdraw() bool {
 	}
 	es.mu.Unlock()
 	if drop {
-		c.carryLocked(c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}))
+		c.followLocked(c.stepLocked(core.ClaimEvent{Kind: core.GiveUp}))
 	}
 	return drop
 }
@@ -447,7 +452,8 @@ func (es *Elections) newEntrant(l *lease, a *attempt) *entrant {
 // waits for the next lease.
 func (es *Elections) enter(l *lease, a *attempt) bool {
 	c := es.newEntrant(l, a)
-	c.mu.Lock() // until it has joined: if it were withdrawn first, the lease would keep it for ever
+	// Withdraw takes c.mu. It must not end c before c has joined: the lease would keep c for ever.
+	c.mu.Lock()
 	defer c.mu.Unlock()
 	es.mu.Lock()
 	if a.phase != wantsLease {
@@ -458,7 +464,7 @@ func (es *Elections) enter(l *lease, a *attempt) bool {
 	es.moveLocked(a, stands)
 	es.mu.Unlock()
 	if l.join(&c.claim) {
-		c.carryLocked(core.ClaimOrder{Do: core.Enter})
+		c.followLocked(core.ClaimOrder{Do: core.Enter})
 		return true
 	}
 	es.mu.Lock()
@@ -467,7 +473,7 @@ func (es *Elections) enter(l *lease, a *attempt) bool {
 	return false
 }
 
-// The claim calls these methods of its executor, and holds its lock, which comes before
+// The claim calls the following methods of its executor while it holds its lock. That comes before
 // Elections.mu.
 
 func (c *entrant) wonLocked() time.Duration {
@@ -481,9 +487,14 @@ func (c *entrant) wonLocked() time.Duration {
 	return a.began
 }
 
-// contextEndedLocked reports the end of a term that was yielded. For one that was not, the next
-// attempt begins, and the term is resigned, unless somebody found it by Session.Terms and has
-// resigned it. It takes Elections.mu and the seats' lock one after the other.
+// contextEndedLocked is called when the context of a term has ended. What it does depends on the
+// attempt's phase; in leaves it does nothing:
+//
+//	yielded  Terms yields the term again, with the error, unless the term was resigned
+//	leads    the next attempt begins; it waits until this claim gives the seat back. The term is
+//	         resigned, unless somebody found it by Session.Terms and has resigned it
+//
+// It takes Elections.mu and the seats' lock one after the other.
 func (c *entrant) contextEndedLocked(cause core.Cause) {
 	a, es := c.attempt, c.attempt.es
 	resigned := c.core.Phase().GivenUp()
@@ -507,7 +518,7 @@ func (c *entrant) contextEndedLocked(cause core.Cause) {
 	}
 	es.queueUp(next)
 	if !resigned {
-		es.postLocked(c, taskResign, 0) // not here: the claim is in the middle of a step
+		c.postLocked(taskResign, 0) // not here: the claim is in the middle of a step
 	}
 }
 

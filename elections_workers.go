@@ -15,7 +15,7 @@ const (
 )
 
 // workers are the goroutines that make the calls for all claims of an Elections. They end when
-// there is nothing to do. Elections.mu guards it.
+// there is nothing to do. Elections.mu guards this.
 type workers struct {
 	running int // how many there are
 	limit   int // how many claims one call has: fewer while calls fail
@@ -87,29 +87,30 @@ type taskKind uint8
 
 const (
 	taskFollow taskKind = iota
-	taskResign          // the term under the claim: no work runs under it
+	taskResign          // gives up a term that was never yielded: no work runs under it
 	taskRelease
 	taskEnter
 	taskKinds
 )
 
-// carryLocked makes the call of an order, after the call that is under way. The caller holds the
-// claim's lock, as for all methods of an entrant that end in Locked.
-func (c *entrant) carryLocked(o core.ClaimOrder) {
+// followLocked posts the task of an order. If a call is under way it leaves the order in ordered,
+// for goOnLocked. The caller holds the claim's lock, as for all methods of an entrant that end in
+// Locked. Methods of Elections that end in Locked need Elections.mu.
+func (c *entrant) followLocked(o core.ClaimOrder) {
 	if c.calling {
 		c.ordered = &o
 		return
 	}
 	switch o.Do {
 	case core.Await:
-		c.attempt.es.postLocked(c, taskFollow, o.Tries)
+		c.postLocked(taskFollow, o.Tries)
 	case core.Leave:
-		c.attempt.es.postLocked(c, taskRelease, o.Tries)
+		c.postLocked(taskRelease, o.Tries)
 	case core.Enter:
-		c.attempt.es.postLocked(c, taskEnter, o.Tries)
+		c.postLocked(taskEnter, o.Tries)
 	case core.HandOver:
 		go c.release(o)
-	} // wonLocked and freedLocked have told what Lead and Finish say
+	} // nothing for Lead and Finish: wonLocked and freedLocked have run already
 }
 
 func (c *entrant) releaseLocked(o core.ClaimOrder) {
@@ -117,24 +118,23 @@ func (c *entrant) releaseLocked(o core.ClaimOrder) {
 		go c.release(o)
 		return
 	}
-	c.carryLocked(o)
+	c.followLocked(o)
 }
 
-// goOnLocked goes on after a call: with the order that came meanwhile, else with o, to which the
-// call's answer led.
+// goOnLocked goes on after a call: with the order that came meanwhile, or if none came with o, to
+// which the call's answer led.
 func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.calling = false
 	if c.ordered != nil {
 		o, c.ordered = *c.ordered, nil
 	}
-	c.carryLocked(o)
+	c.followLocked(o)
 }
 
 // postLocked replaces the claim's last task. After tries failed calls the task comes after a pause.
-// The caller holds the claim's lock.
-func (es *Elections) postLocked(c *entrant, do taskKind, tries int) {
+func (c *entrant) postLocked(do taskKind, tries int) {
 	c.seq++
-	j := task{c, c.seq, do}
+	j, es := task{c, c.seq, do}, c.attempt.es
 	if tries > 0 {
 		time.AfterFunc(jittered(tries), func() { es.post(j) })
 		return
@@ -153,7 +153,7 @@ func (es *Elections) post(j task) {
 	}
 }
 
-// next takes tasks of one kind under one lease.
+// next takes tasks of one kind under one lease, at most limit.
 func (w *workers) next() tasks {
 	for kind, all := range w.waiting {
 		n := 0
@@ -233,21 +233,22 @@ func (es *Elections) claimAll(l *lease, calls []batchItem) {
 	ctx, cancel := context.WithTimeout(l.ctx, l.timing.Attempt)
 	places, err := l.stored.Claim(ctx, claims...)
 	cancel()
-	if half := len(calls) / 2; err != nil && isAnswer(err) && half > 0 && l.ctx.Err() == nil {
+	if half := len(calls) / 2; err != nil && isFinalForBatch(err) && half > 0 && l.ctx.Err() == nil {
 		es.claimAll(l, calls[:half])
 		es.claimAll(l, calls[half:])
 		return
 	}
 	es.learn(len(calls), err)
-	// A place that is missing is an empty one, which keepPlaceLocked refuses.
+	// A missing place becomes an empty one, which keepPlaceLocked refuses.
 	places = append(places, make([]driver.Place, max(0, len(calls)-len(places)))...)
 	for i, k := range calls {
 		k.c.claimAnswered(k.p, places[i], err)
 	}
 }
 
-// isAnswer says whether the store has given a final answer.
-func isAnswer(err error) bool { return errors.Is(err, driver.ErrGone) || isRefusal(err) }
+// isFinalForBatch says whether err is final for one of the claims of a call. Then each half is
+// asked by itself, which finds that claim.
+func isFinalForBatch(err error) bool { return errors.Is(err, driver.ErrGone) || isRefusal(err) }
 
 // learn sets how many claims the next call has: fewer after one whose outcome is unknown, since the
 // store may be too slow for so many.
@@ -257,7 +258,7 @@ func (es *Elections) learn(n int, err error) {
 	switch {
 	case err == nil:
 		es.pool.limit = min(maxTogether, max(es.pool.limit, 2*n))
-	case !isAnswer(err) && n > 1:
+	case !isFinalForBatch(err) && n > 1:
 		es.pool.limit = max(1, min(es.pool.limit, n/2))
 	}
 }
@@ -308,7 +309,7 @@ func (es *Elections) releaseAll(l *lease, calls []batchItem) {
 		cancel()
 		half := len(calls) / 2
 		switch {
-		case err != nil && isAnswer(err) && half > 0:
+		case err != nil && isFinalForBatch(err) && half > 0:
 			es.releaseAll(l, calls[:half])
 			es.releaseAll(l, calls[half:])
 			return

@@ -53,7 +53,8 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("primacy: %w: %s", ErrInvalid, fmt.Sprintf(format, args...))
 }
 
-// Reason is why a term of an election ended, as one word that does not change.
+// Reason is why a term of an election ended, as one word that does not change. EndedError.Reason
+// and Request.Reason are not this word: they are free text, which Event and TermRecord call Text.
 type Reason string
 
 // The reasons. The leader's session tells the first six, the guardian of a command tells Died, and
@@ -79,8 +80,8 @@ func Reasons() []Reason {
 var countedReasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed, Closed}
 
 // causes has for each cause of the core the error that a term ends with, and the reason that its
-// history tells. No term ends for None. A new cause needs an error, and a Reason in Reasons and
-// countedReasons.
+// history tells. No term ends for None. A new cause also needs its word in core, and its Reason in
+// Reasons and countedReasons.
 var causes = [core.CauseCount]struct {
 	err    error
 	reason Reason
@@ -112,16 +113,17 @@ func ReasonOf(err error) Reason {
 //	                 Refused, Taken   ErrInvalid, ErrClosed   Gone   NoSuccessor   any other
 //	driver.IsFinal   yes              no                      yes    yes           no
 //	isRefusal        yes              yes                     no     no            no
-//	isAnswer         yes              yes                     yes    no            no
+//	isFinalForBatch  yes              yes                     yes    no            no
 //
 // isRefusal says whether the same call would get the same answer again, so that the caller gets the
-// error. After the other final answers the caller goes on: with a new claim, or a release.
+// error. After the other final answers the caller goes on: with a new claim, or a release. For
+// isFinalForBatch see elections_workers.go.
 func isRefusal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
 }
 
 // unreachable is the error of a call that needs an answer of the store, once ctx has ended. Last is
-// what the store said last.
+// the store's last error.
 func unreachable(ctx context.Context, what string, last error) error {
 	if last == nil || errors.Is(last, context.Cause(ctx)) {
 		return fmt.Errorf("primacy: %s: %w: %w", what, ErrUnreachable, context.Cause(ctx))

@@ -16,7 +16,7 @@ type EventKind int
 // after it if the right was lost first.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
-	LeaseLost                          // Lease, Cause: its terms' contexts end. Not once Session.Close was called
+	LeaseLost                          // Lease, Cause: its terms' contexts end. Not told once Session.Close was called
 	Renewed                            // Lease; Took: from sending the renewal to the store's answer
 	RenewalMissed                      // Lease, Took; Cause: the store's error, or context.DeadlineExceeded: no answer
 	CampaignBegun                      // Name
@@ -94,7 +94,7 @@ func (r *eventReaders) quit(f *feed[Event]) {
 	}
 }
 
-// publish sends an event to all readers. Where it costs much to make the event, the caller asks any
+// publish sends an event to all readers. If it costs much to make the event, the caller calls any
 // first.
 func (r *eventReaders) publish(ev Event) {
 	if !r.any() {
@@ -110,7 +110,7 @@ func (r *eventReaders) publish(ev Event) {
 
 func (r *eventReaders) any() bool { return r.readers.Load() > 0 }
 
-// end ends the iterators of all readers, now and later.
+// end ends the iterators of all readers, also of those that come later.
 func (r *eventReaders) end() { r.once.Do(func() { close(r.closed) }) }
 
 // feed is a bounded queue of events for one reader.
@@ -140,12 +140,12 @@ func (f *feed[E]) push(ev E) {
 }
 
 // next returns the oldest event that is left, and how many before it were lost. If none is left it
-// waits, until ctx ends or last is closed: then ok is false.
-func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed int, ok bool) {
+// waits, until ctx ends or over is closed: then ok is false.
+func (f *feed[E]) next(ctx context.Context, over <-chan struct{}) (ev E, missed int, ok bool) {
 	for {
 		ended := false
 		select {
-		case <-last:
+		case <-over:
 			ended = true // read before the queue, so that no event pushed before it is lost
 		default:
 		}
@@ -162,7 +162,7 @@ func (f *feed[E]) next(ctx context.Context, last <-chan struct{}) (ev E, missed 
 		}
 		select {
 		case <-f.ready:
-		case <-last:
+		case <-over:
 		case <-ctx.Done():
 			return ev, 0, false
 		}
@@ -183,9 +183,9 @@ type Stats struct {
 
 type counters struct{ leases, renewals, otherMisses, late, terms, overruns, unreadable atomic.Uint64 }
 
-// Tally counts what a session has done in one election since the session began, or, from
-// [Election.Tally], all sessions since the history began. Unlike [Session.Events] it misses
-// nothing.
+// Tally counts the terms of one election. [Session.Tallies] counts those of that session, and
+// unlike [Session.Events] misses none. [Election.Tally] counts those of all sessions since the
+// history began.
 type Tally struct {
 	Name    string // empty: all elections beyond the first 100,000 that this session has led
 	Elected uint64

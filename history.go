@@ -23,18 +23,18 @@ type TermRecord struct {
 	Successor string         // the ID to which it was handed over
 	Gap       *time.Duration // from the end of the term before it, by the clocks of the two leaders; nil: not known
 
-	// Where nobody wrote the end: it led at the instant ToAfter, and did not lead any more at
-	// ToBefore. GapMost bounds Gap from above where only such bounds are known of the end of the
-	// term before. Zero and nil: not known.
+	// If nobody wrote the end: the term led at the instant ToAfter, and led no more at ToBefore.
+	// Zero: not known.
 	ToAfter, ToBefore time.Time
-	GapMost           *time.Duration
+	// If nobody wrote the end of the term before: the gap is at most GapMost. Nil: not known.
+	GapMost *time.Duration
 
-	// Paused is of a term that expired: for so long, at least, its process did not run, since it
-	// was frozen, suspended or starved. 0: it ran, or nobody knows.
+	// Paused is, for a term that expired, how long its process did not run, at least: it was
+	// frozen, suspended or starved. 0: it ran, or nobody knows.
 	Paused time.Duration
 	// DownFrom and DownTo are when the store was silent. A term that expired has them from its own
-	// session; a term whose end nobody wrote, from the next leader's. Zero: it was not, or nobody
-	// knows.
+	// session; a term whose end nobody wrote, from the next leader's. Zero: the store was not
+	// silent, or nobody knows.
 	DownFrom, DownTo time.Time
 	// Outlived is for how long after the end of its right the term's work was seen alive: a fence
 	// refuses what it wrote then. 0: it was not, or nobody knows.
@@ -43,7 +43,7 @@ type TermRecord struct {
 	before *recordBefore // what its leader knew of the time before it
 }
 
-// Lasted returns how long the term lasted, and whether that is known: both ends are, and in order.
+// Lasted returns how long the term lasted, and whether that is known.
 func (r TermRecord) Lasted() (time.Duration, bool) {
 	if r.From.IsZero() || r.To.Before(r.From) {
 		return 0, false
@@ -97,9 +97,12 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 	return complete(all, limit), nil
 }
 
-// readAgain reads line and records again, where the newest record has no end but the line, read
-// before it, does not show its term. If that was won in between, the line shows it now. If it is
-// over, the records have its end now; of terms still newer only one that leads is kept.
+// readAgain reads the line and then the records again. It is for a newest term whose record has no
+// end, while the line, which was read before, does not show that term:
+//
+//	it was won between the two readings   the line shows it now
+//	it is over                            the records have its end now, if anybody wrote it
+//	others were won since                 they are left out, unless the line shows that they lead
 func (e *Election) readAgain(
 	ctx context.Context, j driver.Journal, all []TermRecord, limit int,
 ) (State, []TermRecord, error) {
@@ -134,12 +137,12 @@ func (st State) withLeader(all []TermRecord) []TermRecord {
 	return all
 }
 
-// complete tells each term what the next one, at i-1, knew of it, and computes bounds and gaps.
+// complete adds to each term what the next one, at i-1, knew of it, and computes bounds and gaps.
 func complete(all []TermRecord, limit int) []TermRecord {
 	for i := range all {
 		r := &all[i]
 		if i > 0 {
-			r.endBefore(&all[i-1])
+			r.learnEndFrom(&all[i-1])
 		}
 		if r.Reason == Unknown && r.To.IsZero() && r.ToAfter.Before(r.From) {
 			r.ToAfter = r.From
@@ -163,8 +166,8 @@ func complete(all []TermRecord, limit int) []TermRecord {
 	return all
 }
 
-// endBefore takes what the next term says of the end of r.
-func (r *TermRecord) endBefore(next *TermRecord) {
+// learnEndFrom takes what the next term's record says of the end of r.
+func (r *TermRecord) learnEndFrom(next *TermRecord) {
 	unknown := r.Reason == Unknown && r.To.IsZero()
 	if unknown {
 		r.ToBefore = next.From
@@ -176,19 +179,20 @@ func (r *TermRecord) endBefore(next *TermRecord) {
 	if unknown && b.Token == r.Token && !b.Led.After(next.From) {
 		r.ToAfter = b.Led
 	}
-	// The outage that the next leader saw has lasted into the time of r.
+	// The next leader saw an outage, from b.DownFrom to b.DownTo, that was not over when r began.
+	// It is told only if it may have ended r.
 	if b.DownTo.After(r.From) && b.DownTo.After(b.DownFrom) && !r.From.IsZero() {
-		switch { // an outage that ended no term is not told
-		case unknown && b.DownTo.After(r.ToAfter): // it was not over when r led last
+		switch {
+		case unknown && b.DownTo.After(r.ToAfter): // not over when r was last known to lead
 			r.DownFrom, r.DownTo = b.DownFrom, b.DownTo
-		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To):
+		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To): // r's session saw it begin
 			r.DownTo = b.DownTo
 		}
 	}
 }
 
-// records reads the terms, the newest first, one more than limit: the gap before the last one needs
-// it. A term without an end is Unknown.
+// records reads the terms, the newest first. It reads one more than limit: the gap before the last
+// one is counted from it. A term without an end is Unknown.
 func (e *Election) records(ctx context.Context, j driver.Journal, limit int) (all []TermRecord, err error) {
 	for before := ""; ; {
 		var page []driver.Record
@@ -247,9 +251,9 @@ func (r *TermRecord) merge(d record, kind recordKind) {
 
 // Tally counts the terms of the election that its history knows, of all processes and since the
 // history began: how many began, and how many ended for which reason. A term counts as Unknown if
-// nobody had written its end when the next one began; an end that is written later, as that of a
-// leader that was cut off, is in History only. It makes one call on the store as a rule, a few if
-// the newest 32 records have no sum of the earlier terms. It needs no lease. Errors are those of
+// nobody had written its end when the next one began. An end that is written later, as by a leader
+// that was cut off, is in History only. Tally makes one call on the store as a rule, and a few if
+// none of the newest 32 records sums up the earlier terms. It needs no lease. Errors are those of
 // [Election.History].
 func (e *Election) Tally(ctx context.Context) (Tally, error) {
 	t := Tally{Name: e.name}

@@ -221,7 +221,7 @@ func TestAnHeirThatIsGoneIsNotToldAsTransferred(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { _, _ = successor.Election("x").Campaign(ctx, nil) }()
 		time.Sleep(aSecond)
-		token, err := term.successor(context.Background(), "b")
+		token, err := term.successorToken(context.Background(), "b")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -471,7 +471,7 @@ func TestAHandOverThatFoundNothing(t *testing.T) {
 			_, _ = other.Election("x").Campaign(context.Background(), nil)
 		}()
 		time.Sleep(aSecond)
-		token, err := term.successor(context.Background(), "c")
+		token, err := term.successorToken(context.Background(), "c")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -493,7 +493,7 @@ func TestAHandOverThatIsNeverConfirmed(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { _, _ = successor.Election("x").Campaign(ctx, nil) }()
 		time.Sleep(aSecond)
-		token, err := term.successor(context.Background(), "b")
+		token, err := term.successorToken(context.Background(), "b")
 		if err != nil {
 			t.Fatal(err)
 		}

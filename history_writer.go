@@ -22,7 +22,7 @@ const (
 	recordAfter    = 50 * time.Millisecond  // from a win to its record: a term that is over sooner has none
 	appendLimit    = 2 * time.Second        // for one call of Append
 	refusedPause   = time.Minute            // after a refused Append: no other one for so long
-	lookLimit      = 2 * time.Second        // for the look at what is known of the term before
+	pastLimit      = 2 * time.Second        // for reading what is known of the terms before
 	maxPending     = 100_000                // how many records wait; further ones are lost
 	aliveEvery     = time.Minute            // from one sign of life of a term to the next, at most
 	maxAlive       = 100                    // how many terms of a session leave signs of life
@@ -32,8 +32,11 @@ const (
 
 // historyWriter appends records of history, one after the other, on a goroutine that ends when
 // there are none. They are the beginnings of terms, signs of life, and the ends of lost claims. The
-// end of another term travels in the call that gives its place up, which carries it
-// (driver.Place.Record). Only Session.Close waits for the writer, for a moment.
+// end of any other term travels in the call that gives its place up (driver.Place.Record). Only
+// Session.Close waits for the writer, for a moment.
+//
+// In this file a method that ends in Locked needs the lock of the claim that it is about;
+// startLocked needs mu.
 type historyWriter struct {
 	s       *Session
 	journal driver.Journal // nil: no history
@@ -46,7 +49,7 @@ type historyWriter struct {
 	ends     []journalRecord // of terms, and of overruns
 	begins   []dueRecord     // in the order of due
 	alive    []dueRecord     // terms that leave signs of life, in the order of due; at most maxAlive
-	writing  *journalRecord  // taken from ends, unanswered. Set by next, cleared by write or close
+	writing  *journalRecord  // taken from ends by next, and not confirmed: close adds it to lost
 	lost     []journalRecord // what close could not write of ends
 	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
 	wake     chan struct{}   // holds a token when there is something new
@@ -61,16 +64,16 @@ type journalRecord struct {
 	r            record
 	keep         int    // as in driver.Journal.Append; 0: the writer's limit
 	once         bool   // it is not worth a second try
-	look         *claim // before it is written, add what the journal has of the terms before it; nil: do not
+	sumUp        *claim // of this claim's term: first add what the journal has of the terms before; nil: do not
 }
 
 // dueRecord is a term whose beginning, or next sign of life, is recorded when it is due, unless the
 // term is over by then.
 type dueRecord struct {
-	c    *claim
-	due  time.Duration // by uptime
-	look bool          // as journalRecord.look
-	t    *Term         // of a sign of life; nil: of a beginning
+	c        *claim
+	due      time.Duration // by uptime
+	withPast bool          // sum up the terms before, and leave signs of life: see campaignHistory
+	t        *Term         // of a sign of life; nil: of a beginning
 }
 
 func newHistoryWriter(s *Session) *historyWriter {
@@ -85,19 +88,19 @@ func newHistoryWriter(s *Session) *historyWriter {
 // begunLocked has the beginning of a term recorded, after recordAfter.
 func (w *historyWriter) begunLocked(c *claim, _ time.Duration) { w.beginLocked(c, false) }
 
-func (w *historyWriter) beginLocked(c *claim, look bool) {
+func (w *historyWriter) beginLocked(c *claim, withPast bool) {
 	c.record.recordOverrun = w.recordOverrunLocked
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.journal != nil && !w.closing && len(w.begins) < maxPending {
-		w.begins = append(w.begins, dueRecord{c: c, due: w.s.uptime() + recordAfter, look: look})
+		w.begins = append(w.begins, dueRecord{c: c, due: w.s.uptime() + recordAfter, withPast: withPast})
 		w.startLocked()
 	}
 }
 
 // campaignHistory is the historyWriter as the observer of campaigns' claims. Terms won by Campaign
-// also record what is known of the time before, and leave signs of life. Those of an Elections do
-// neither as a rule: thousands would burden the store.
+// also record what is known of the time before, and leave signs of life. Terms of an Elections do
+// neither as a rule: there may be thousands, which would burden the store.
 type campaignHistory struct{ *historyWriter }
 
 // begunLocked takes what this session knows of the time before the term, and has the beginning of
@@ -106,14 +109,15 @@ func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
 	if w.journal == nil {
 		return
 	}
-	campaignBegan := w.s.clock() - (w.s.uptime() - began) // later by the time that the machine slept
+	// Too late if the machine slept since: then some outage is not told.
+	campaignBegan := w.s.clock() - (w.s.uptime() - began)
 	if from, to, ok := w.s.outages.lastOver(campaignBegan); ok {
 		c.record.before = &recordBefore{DownFrom: w.wall(from), DownTo: w.wall(to)}
 	}
 	w.beginLocked(c, true)
 }
 
-// startLocked wakes the goroutine that writes, or starts one. The caller holds mu.
+// startLocked wakes the goroutine that writes, or starts one.
 func (w *historyWriter) startLocked() {
 	if w.written == nil {
 		w.written = make(chan struct{})
@@ -126,7 +130,7 @@ func (w *historyWriter) startLocked() {
 	}
 }
 
-// close drops the beginnings and waits a moment until the ends are written, or lost.
+// close drops the beginnings and waits a moment for the ends. What is not written then is lost.
 func (w *historyWriter) close(ctx context.Context) {
 	w.mu.Lock()
 	limit := closeLimit
@@ -149,7 +153,7 @@ func (w *historyWriter) close(ctx context.Context) {
 	w.cancel()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.writing != nil { // the store may take it yet
+	if w.writing != nil { // the store may have it, or not
 		w.lost = append(w.lost, *w.writing)
 	}
 	w.lost = append(w.lost, w.ends...)
@@ -177,13 +181,13 @@ func (w *historyWriter) run() {
 	}
 }
 
-// next returns the next record, or how long to wait before it asks again. The record is empty where
-// a term was over before its beginning was due. Ok is false if there is nothing to write: then run
-// has to return.
+// next returns the next record, or how long to wait before run calls it again. The record is empty
+// if the term was over before it was due. Ok is false if there is nothing to write: then run has to
+// return.
 func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	if w.ctx.Err() == nil {
-		w.writing = nil // once ctx has ended, close alone touches it
+		w.writing = nil // once ctx has ended close needs it
 	}
 	switch {
 	case w.ctx.Err() != nil, len(w.ends)+len(w.begins)+len(w.alive) == 0:
@@ -220,7 +224,7 @@ func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 // write appends one record: it repeats the call until the store has taken or refused the record, or
 // the session is closed.
 func (w *historyWriter) write(n journalRecord) {
-	w.lookBack(&n)
+	w.addPast(&n)
 	for try := 0; !w.refused(); try++ {
 		if pause(w.ctx, try) != nil {
 			return
@@ -247,15 +251,15 @@ func (w *historyWriter) write(n journalRecord) {
 	}
 }
 
-// lookBack completes a record by what the history knows of the terms before. Where the store does
-// not answer, the record does without.
-func (w *historyWriter) lookBack(n *journalRecord) {
-	if n.look == nil || w.refused() {
+// addPast completes a record by what the history knows of the terms before. If the store does not
+// answer, the record goes without.
+func (w *historyWriter) addPast(n *journalRecord) {
+	if n.sumUp == nil || w.refused() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(w.ctx, lookLimit)
+	ctx, cancel := context.WithTimeout(w.ctx, pastLimit)
 	defer cancel()
-	c := n.look
+	c := n.sumUp
 	token := c.currentTerm().token
 	past, last, err := readPast(ctx, w.journal, c.name, recordKey(token))
 	if err != nil {
@@ -287,16 +291,16 @@ func (w *historyWriter) unrecorded(yield func(string, driver.Record) bool) {
 	}
 }
 
-// unconfirmedRecord returns the record of the end that a release carries, if the store has not
+// recordInFlight returns the record of the end that a release carries, if the store has not
 // confirmed that release yet.
-func (c *claim) unconfirmedRecord() (journal string, r driver.Record, ok bool) {
+func (c *claim) recordInFlight() (journal string, r driver.Record, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.termState == nil || c.core.Phase() != core.Leaving || c.record.carried == nil {
 		return "", r, false
 	}
 	r = *c.record.carried
-	r.Key += endSuffix // the release may yet store it under the plain key: both may stand
+	r.Key += endSuffix // if the release writes the plain key yet, both exist, and readers take that one
 	return c.record.journal, r, true
 }
 
@@ -319,24 +323,23 @@ func (w *historyWriter) beginning(b dueRecord) (n journalRecord) {
 	c.record.begun = true
 	n = journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token),
 		r: record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, Before: c.record.before}}
-	if b.look || sumsUp(c.term.token) {
-		n.look = c
+	if b.withPast || sumsUp(c.term.token) {
+		n.sumUp = c
 	}
-	if b.look {
+	if b.withPast {
 		w.stayAliveLocked(c)
 	}
 	return n
 }
 
-// stayAliveLocked has the claim's next sign of life written when it is due. The caller holds the
-// claim's lock.
+// stayAliveLocked has the claim's next sign of life written when it is due.
 func (w *historyWriter) stayAliveLocked(c *claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.alive) >= maxAlive { // terms that are over still have entries here
 		w.alive = slices.DeleteFunc(w.alive, func(b dueRecord) bool { return b.t.rightEnded.Load() != nil })
 	}
-	if !w.closing && len(w.alive) < maxAlive { // all wait equally long
+	if !w.closing && len(w.alive) < maxAlive { // all have the same delay, so append keeps the order
 		w.alive = append(w.alive, dueRecord{c: c, t: c.term, due: w.s.uptime() + min(aliveEvery, 6*w.s.o.TTL)})
 	}
 }
@@ -355,7 +358,7 @@ func (w *historyWriter) signOfLife(b dueRecord) (n journalRecord) {
 	return journalRecord{journal: alivePrefix + c.name, key: aliveKey(c.term.token, now), keep: 1, once: true}
 }
 
-// announcedLocked is the value that observers see. The caller holds the claim's lock.
+// announcedLocked is the value that observers see.
 func announcedLocked(c *claim) []byte {
 	if c.shown == nil {
 		return c.value
@@ -379,11 +382,14 @@ type termRecording struct {
 // steppedLocked has the end of a term recorded once: by the call that gives the place up, or else
 // by the writer.
 //
-//	phase of the claim         record of the end
-//	Leading, Stopping          none yet
-//	Stopping, the right over   appended: the claim is gone, so no call gives its place up
-//	Leaving                    carried by the calls that give the place up, or left for Done
-//	Done, after Leaving        appended, unless the store confirmed a call that carried it
+//	phase after the step       by                     record of the end
+//	Leading, Stopping                                 none yet
+//	Stopping, the right over   Lost, LeaseOver        appended: no call will give the place up
+//	Leaving, short, sumsUp     any                    none yet
+//	Leaving                    GiveUp                 carried by the calls that give the place up
+//	Leaving                    NoSuccessor            another is carried: it says released
+//	Done, after Leaving        Left                   appended, if no call carried it
+//	Done, after Leaving        another event          appended: no call was confirmed
 func (w *historyWriter) steppedLocked(c *claim, s step) {
 	r := &c.record
 	if w.journal == nil || r.appended {
@@ -396,29 +402,28 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 	case phase == core.Stopping && c.rightOver:
 		w.appendEndLocked(c, s.order.Cause)
 	case phase == core.Leaving && !r.begun && sumsUp(c.term.token):
-		// left for Done, where it is appended: see sumsUp
+		// it is appended once the claim is Done
 	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor):
-		// After NoSuccessor the place is released and not handed over: that is another record.
 		end := w.endRecordLocked(c, c.core.Cause()).encode(recordKey(c.term.token))
 		r.carried, r.journal = &end, historyPrefix+c.name
 	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || r.carried == nil):
-		// A call that was not confirmed may have left its record all the same: readers prefer that.
+		// If a call that was not confirmed left its record too, readers prefer that one.
 		w.appendEndLocked(c, s.order.Cause)
 	}
 }
 
-// appendEndLocked has the record of a term's end appended. The caller holds the claim's lock.
+// appendEndLocked has the record of a term's end appended.
 func (w *historyWriter) appendEndLocked(c *claim, cause core.Cause) {
 	c.record.appended = true
 	n := journalRecord{journal: historyPrefix + c.name, key: recordKey(c.term.token) + endSuffix,
 		r: w.endRecordLocked(c, cause)}
 	if !c.record.begun && sumsUp(c.term.token) {
-		n.look = c
+		n.sumUp = c
 	}
 	w.append(n)
 }
 
-// append has a record written that tells how a term ended.
+// append has a record written of how a term ended, or of an overrun.
 func (w *historyWriter) append(n journalRecord) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -432,8 +437,8 @@ func (w *historyWriter) append(n journalRecord) {
 	}
 }
 
-// recordOverrunLocked has it recorded that work was seen alive so long after the right of its term
-// had ended. The record of the end may be in the store already, so this is another one.
+// recordOverrunLocked records that work was seen alive for so long after the right of its term had
+// ended. The record of the end may be in the store already, so this is another one.
 func (w *historyWriter) recordOverrunLocked(t *Term, by time.Duration) {
 	if by = by.Truncate(time.Millisecond); by > 0 && !t.c.lock {
 		w.append(journalRecord{journal: historyPrefix + t.c.name, key: recordKey(t.token) + overSuffix,
@@ -441,14 +446,14 @@ func (w *historyWriter) recordOverrunLocked(t *Term, by time.Duration) {
 	}
 }
 
-// sumsUp picks one term of sixteen, which appends its end even if its release could carry it. Only
-// Append removes old records, and a short term appends nothing else: without this the journal of a
-// name with none but short terms would grow for ever. The appended record also sums up the terms
-// before it, whose records may be removed then.
+// sumsUp picks one term of sixteen. Its record is appended, and sums up the terms before it, whose
+// records may be removed then. A term shorter than recordAfter would append nothing: its release
+// carries its only record. But only Append removes old records. So if all terms of a name were that
+// short, its journal would grow for ever. The product is a hash: tokens may grow by even steps.
 func sumsUp(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
-// endLocked returns the record of the end of the claim's term. Cause is why the right is over: the
-// context may have ended before, for another cause. The caller holds the claim's lock.
+// endRecordLocked returns the record of the end of the claim's term. Cause is why the right is
+// over: the context may have ended before, for another cause.
 func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
 		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
@@ -463,7 +468,7 @@ func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried
 	case c.core.Outcome() == core.SuccessorGone:
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which stood no more"
-	case c.unconfirmedLocked():
+	case c.handOverUnknownLocked():
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which the store has not confirmed"
 	default: // confirmed, or about to be tried by the very call that carries this record
 		r.Reason, r.Successor = Transferred, c.successorID
@@ -477,7 +482,7 @@ func (w *historyWriter) explainLocked(c *claim, r *record) {
 	if paused := c.l.pausedFor(); paused >= c.l.timing.TTL/2 { // shorter ones leave the time for a renewal
 		r.Paused = int64(paused / time.Millisecond)
 	}
-	// A shorter outage may be a pause of our own, and is not told.
+	// A shorter outage is not told: it may be a pause of this process.
 	if since := w.s.outages.currentSince(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
 		r.DownFrom = w.wall(since)
 	}
@@ -533,10 +538,9 @@ type record struct {
 	Text      string    `json:"text,omitempty"`
 	Successor string    `json:"heir,omitempty"`
 
-	// Of a term that expired: its process did not run, at least so long; and since when the store
-	// had not answered.
-	Paused   int64     `json:"paused_ms,string,omitempty"`
-	DownFrom time.Time `json:"down_from,omitzero"`
+	// Of a term that expired.
+	Paused   int64     `json:"paused_ms,string,omitempty"` // for how long, at least, its process did not run
+	DownFrom time.Time `json:"down_from,omitzero"`         // since when the store had not answered
 
 	// Work was seen alive so long after the right had ended.
 	Outlived int64 `json:"outlived_ms,string,omitempty"`
@@ -554,7 +558,10 @@ type recordBefore struct {
 }
 
 // reasonCounts is how many terms ended for each reason.
-type reasonCounts map[Reason]Token // a Token for its text: 64-bit numbers are strings in JSON
+type reasonCounts map[Reason]textUint64
+
+// textUint64 is a number that is a string in JSON, as 64-bit numbers should be. Token does that.
+type textUint64 = Token
 
 func recordKey(t Token) string { return fmt.Sprintf("%020d", uint64(t)) }
 
@@ -615,7 +622,7 @@ func readRecord(d driver.Record) (t Token, r record, kind recordKind, ok bool) {
 		return 0, r, kind, false
 	}
 	if r.Reason == Leads || r.Reason == Unknown {
-		r.Reason = "" // no record says that: the line does
+		r.Reason = "" // readers find these out themselves: no record has them
 	}
 	if kind == ofEnd && r.Reason == "" || kind == ofOverrun && r.Outlived <= 0 {
 		return 0, r, kind, false
@@ -641,14 +648,14 @@ func tellable(t time.Time) time.Time {
 
 // RecordDeath returns a record for the history of an election, and the name of its journal. It says
 // that the process that led under that token has died, at that time of the caller's wall clock. A
-// guardian appends it once it has seen the process and all its work die, before it revokes the
-// lease, and with math.MaxInt32 as the limit of Append, which removes no record. A record that the
-// leader itself left overrides it.
+// guardian appends it once it has seen the process and all its work die, and before it revokes the
+// lease. It gives Append the limit math.MaxInt32, so that no record is removed. A record that the
+// leader itself left overrides this one.
 func RecordDeath(name string, t Token, id string, at time.Time, text string) (journal string, r driver.Record) {
 	return historyPrefix + name, record{ID: id, To: at, Reason: Died, Text: text}.encode(recordKey(t) + endSuffix)
 }
 
-// pastTerm is the newest term that readPast has met.
+// pastTerm is the newest of the terms that readPast has counted.
 type pastTerm struct {
 	token      Token
 	endUnknown bool // nobody has written its end
@@ -657,18 +664,18 @@ type pastTerm struct {
 // How many records are read at once.
 const (
 	historyPage = 256
-	pastPage    = 32 // by readPast at first: most often they have the counts
+	pastPage    = 32 // by readPast at first: most often one of them sums up all before it
 )
 
 // readPast counts the terms of an election whose records have keys before that one, by the reason
 // for which they ended, and returns the newest of them. It reads back to the first record that sums
-// up all before it: one in a few terms has that, unless many were very short.
+// up all before it. Usually one in a few terms has one, and one in sixteen if all were very short.
 func readPast(ctx context.Context, j driver.Journal, name, before string) (reasonCounts, pastTerm, error) {
 	past, newest := reasonCounts{}, pastTerm{}
-	var token Token // the term whose records are being read
-	var why Reason  // why it ended
-	var older reasonCounts
-	take := func() (done bool) { // adds the term that was read; done: its record sums up the rest
+	var token Token              // the term whose records are being read
+	var why Reason               // why it ended
+	var older reasonCounts       // what a record of that term sums up: then no older term is read
+	take := func() (done bool) { // counts the term; done: older has the rest
 		if token == 0 {
 			return false
 		}

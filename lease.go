@@ -27,7 +27,7 @@ type lease struct {
 	lastDeadline atomic.Int64          // the last deadline that was not 0, also after Close or Gone
 	renewing     atomic.Bool           // a call of Renew has not returned
 	wakeBy       atomic.Int64          // beat runs again by then, if the process runs at all
-	paused       atomic.Int64          // by how much beat ran after wakeBy at worst, since the last accepted renewal
+	paused       atomic.Int64          // the longest that beat has overslept since the last accepted renewal
 	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
 	newsBegan    atomic.Int64          // when the present call of News began, by uptime
 	events       chan core.LeaseEvent
@@ -115,7 +115,8 @@ func (l *lease) pausedFor() time.Duration {
 }
 
 // carryOut carries out an order of core. It stores the cause and the deadline before it tells the
-// claims: Check must say no by then, with that cause.
+// claims: Check must say no by then, with that cause. The claims are told the first cause: Closed
+// if Session.Close came before, whatever core has found since.
 func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	cause := l.setEnding(o.Stop)
 	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.EndRight {
@@ -271,7 +272,8 @@ func (l *lease) join(c *claim) bool {
 		return false
 	}
 	if old := l.claims[c.seat]; old != nil {
-		l.stillWorking[old] = struct{}{} // freed, but it has yet to call forget: until then close must see it
+		// Old has given its seat back and is about to call forget: close must wait until then.
+		l.stillWorking[old] = struct{}{}
 	}
 	l.claims[c.seat] = c
 	return true
@@ -292,7 +294,7 @@ func (l *lease) forget(c *claim, idle bool) {
 	l.drop()
 }
 
-// drop has the session forget the lease, if that is over and nothing runs under it.
+// drop has the session forget the lease, if the lease is over and nothing runs under it.
 func (l *lease) drop() {
 	l.mu.Lock()
 	idle := len(l.claims)+len(l.stillWorking) == 0
@@ -310,7 +312,7 @@ func (l *lease) end(cause core.Cause) {
 	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: l.setEnding(cause)})
 }
 
-// setEnding has the lease end for cause, if that is not None. It returns the first such cause.
+// setEnding keeps the first cause that is not None, and returns it: the lease is ending for it.
 func (l *lease) setEnding(cause core.Cause) core.Cause {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,6 +10,9 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
+// This file has what the claims of this process share: the queues for seats, and the values that
+// Restate and Proclaim announce.
+
 // seat is the label of one of this process's claims in the line of a name. A lease has at most one
 // claim for each seat. These are all the labels:
 //
@@ -24,7 +27,7 @@ func readerSeat(name string, n int) seat  { return seat{name, "r" + strconv.Itoa
 func slotSeat(name string, slot int) seat { return seat{name, "s" + strconv.Itoa(slot)} }
 func semaphoreSeat(name string) seat      { return seat{name, "s"} }
 
-// otherWriterSeat returns the second seat for writing, or for that one the first.
+// otherWriterSeat returns the second seat for writing; for the second seat it returns the first.
 func (at seat) otherWriterSeat() seat {
 	if at.label == "" {
 		return seat{at.name, "w"}
@@ -52,59 +55,60 @@ type seatQueue struct {
 type seatWaiter struct {
 	given chan struct{} // closed when seat n is his
 	n     int
-	// attempt, if not nil, is that of an Elections, which is told in place of given.
+	// Set if an Elections waits: then gotSeat is called, and given is nil.
 	attempt interface{ gotSeat() }
 }
 
 // takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
-// is nil. Seats is the semaphore's size, 1 for all else: ErrInvalid if it is not the size under
-// which others here hold one.
-func (ls *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l, taken := ls.taken[at]
+// is nil. Seats is the semaphore's size, 1 for all else. If others here hold slots of the semaphore
+// under another size, the error is ErrInvalid.
+func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	q, taken := st.taken[at]
 	switch {
 	case !taken && seats == 1:
-		ls.taken[at] = nil
+		st.taken[at] = nil
 		return 0, true, nil
 	case !taken:
-		l = &seatQueue{seats: seats}
+		q = &seatQueue{seats: seats}
 		for i := range seats {
-			l.free = append(l.free, i)
+			q.free = append(q.free, i)
 		}
-	case l == nil: // w is the first who waits: the seat needs a queue from now on
-		l = &seatQueue{seats: 1}
+	case q == nil: // w is the first who waits: the seat needs a queue from now on
+		q = &seatQueue{seats: 1}
 	}
-	ls.taken[at] = l
+	st.taken[at] = q
 	switch {
-	case l.seats != seats:
-		return 0, false, invalid("semaphore %s has %d slots here already, not %d", at.name, l.seats, seats)
-	case len(l.free) > 0:
-		n, l.free = l.free[0], l.free[1:]
+	case q.seats != seats:
+		return 0, false, invalid("semaphore %s has %d slots here already, not %d", at.name, q.seats, seats)
+	case len(q.free) > 0:
+		n, q.free = q.free[0], q.free[1:]
 		return n, true, nil
 	case w != nil:
-		l.waiting = append(l.waiting, w)
+		q.waiting = append(q.waiting, w)
 	}
 	return 0, false, nil
 }
 
-// cancel takes out one who waits. It returns false if he does not wait any more.
-func (ls *seatTable) cancel(at seat, w *seatWaiter) bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.taken[at]
-	if l == nil {
+// cancel takes out one who waits. It returns false if he does not wait any more. It compares
+// values, since an Elections makes another seatWaiter to cancel with.
+func (st *seatTable) cancel(at seat, w *seatWaiter) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	q := st.taken[at]
+	if q == nil {
 		return false
 	}
-	before := len(l.waiting)
-	l.waiting = slices.DeleteFunc(l.waiting, func(o *seatWaiter) bool { return *o == *w })
-	return len(l.waiting) < before
+	before := len(q.waiting)
+	q.waiting = slices.DeleteFunc(q.waiting, func(o *seatWaiter) bool { return *o == *w })
+	return len(q.waiting) < before
 }
 
 // vacate gives seat n to the first who waits. The caller may hold a claim's lock: gotSeat takes
-// that of Elections, which comes after it.
-func (ls *seatTable) vacate(at seat, n int) {
-	w := ls.passOn(at, n)
+// Elections.mu, which comes after it.
+func (st *seatTable) vacate(at seat, n int) {
+	w := st.passOn(at, n)
 	switch {
 	case w == nil:
 	case w.attempt != nil:
@@ -116,56 +120,56 @@ func (ls *seatTable) vacate(at seat, n int) {
 
 // passOn returns the first who waits, who has seat n now. If nobody waits the seat is free, and it
 // returns nil.
-func (ls *seatTable) passOn(at seat, n int) *seatWaiter {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	l := ls.taken[at]
-	if l != nil && len(l.waiting) > 0 {
-		w := l.waiting[0]
-		l.waiting = slices.Delete(l.waiting, 0, 1)
-		w.n = n // under the lock: cancel compares values, since an Elections cancels with a fresh seatWaiter
+func (st *seatTable) passOn(at seat, n int) *seatWaiter {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	q := st.taken[at]
+	if q != nil && len(q.waiting) > 0 {
+		w := q.waiting[0]
+		q.waiting = slices.Delete(q.waiting, 0, 1)
+		w.n = n // only now: while w waited, cancel compared n too
 		return w
 	}
-	if l != nil {
-		l.free = append(l.free, n)
+	if q != nil {
+		q.free = append(q.free, n)
 	}
-	if l == nil || len(l.free) == l.seats {
-		delete(ls.taken, at)
+	if q == nil || len(q.free) == q.seats {
+		delete(st.taken, at)
 	}
 	return nil
 }
 
 // take waits for a seat, and returns its number and what gives it back. With try it does not wait:
 // ErrTaken. When ctx ends the error is its cause.
-func (ls *seatTable) take(ctx context.Context, at seat, seats int, try bool) (n int, vacate func(), err error) {
+func (st *seatTable) take(ctx context.Context, at seat, seats int, try bool) (n int, vacate func(), err error) {
 	var w *seatWaiter
 	if !try {
 		w = &seatWaiter{given: make(chan struct{})}
 	}
-	n, ok, err := ls.takeOrWait(at, seats, w)
+	n, ok, err := st.takeOrWait(at, seats, w)
 	switch {
 	case err != nil:
 		return 0, nil, err
 	case !ok && try:
 		return 0, nil, driver.ErrTaken
 	case !ok:
-		if n, err = ls.wait(ctx, at, w); err != nil {
+		if n, err = st.wait(ctx, at, w); err != nil {
 			return 0, nil, err
 		}
 	}
-	return n, sync.OnceFunc(func() { ls.vacate(at, n) }), nil
+	return n, sync.OnceFunc(func() { st.vacate(at, n) }), nil
 }
 
 // wait waits until w is given a seat.
-func (ls *seatTable) wait(ctx context.Context, at seat, w *seatWaiter) (n int, err error) {
+func (st *seatTable) wait(ctx context.Context, at seat, w *seatWaiter) (n int, err error) {
 	select {
 	case <-w.given:
 		return w.n, nil
 	case <-ctx.Done():
 	}
-	if !ls.cancel(at, w) { // it is being given a seat
+	if !st.cancel(at, w) { // it is being given a seat
 		<-w.given
-		ls.vacate(at, w.n)
+		st.vacate(at, w.n)
 	}
 	return 0, context.Cause(ctx)
 }
@@ -177,50 +181,50 @@ type announcementTable struct {
 	byName map[string]*announcements
 }
 
-// use returns the value of a name, made if there is none, and what gives it back. When all who use
-// it have given it back it is forgotten.
-func (vs *announcementTable) use(name string) (v *announcements, drop func()) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if v = vs.byName[name]; v == nil {
-		v = newAnnouncements()
-		vs.byName[name] = v
+// use returns the announcements of a name, new ones if there are none, and drop, which ends this
+// use. Once every use has ended they are forgotten.
+func (table *announcementTable) use(name string) (all *announcements, drop func()) {
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	if all = table.byName[name]; all == nil {
+		all = newAnnouncements()
+		table.byName[name] = all
 	}
-	v.users++
-	return v, sync.OnceFunc(func() { vs.drop(name, v) })
+	all.users++
+	return all, sync.OnceFunc(func() { table.drop(name, all) })
 }
 
-func (vs *announcementTable) drop(name string, v *announcements) {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	if v.users--; v.users == 0 {
-		delete(vs.byName, name)
-		v.end()
+func (table *announcementTable) drop(name string, all *announcements) {
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	if all.users--; all.users == 0 {
+		delete(table.byName, name)
+		all.end()
 	}
 }
 
-// find returns the value of a name, nil if nobody uses it.
-func (vs *announcementTable) find(name string) *announcements {
-	vs.mu.Lock()
-	defer vs.mu.Unlock()
-	return vs.byName[name]
+// find returns the announcements of a name, nil if nobody uses them.
+func (table *announcementTable) find(name string) *announcements {
+	table.mu.Lock()
+	defer table.mu.Unlock()
+	return table.byName[name]
 }
 
-// announcement is what Restate and Proclaim have set up to some call of them. It does not change.
+// announcement is the state after one call of Restate or Proclaim. It does not change.
 type announcement struct {
-	n          uint64 // its number: how many calls came up to it
+	n          uint64 // its number: how many calls there were, this one included
 	restated   []byte // for every claim of the name; nil: each shows the value of its campaign
-	proclaimed []byte // for the claim with the ID id only, in place of the others
+	proclaimed []byte // for the claim with the ID id only, in place of restated
 	id         string
 }
 
 // value returns what the claim with that ID shows. Own is the value of its campaign.
-func (s *announcement) value(id string, own []byte) []byte {
+func (a *announcement) value(id string, own []byte) []byte {
 	switch {
-	case s.id != "" && s.id == id:
-		return s.proclaimed
-	case s.restated != nil:
-		return s.restated
+	case a.id != "" && a.id == id:
+		return a.proclaimed
+	case a.restated != nil:
+		return a.restated
 	}
 	return own
 }
@@ -232,7 +236,8 @@ func notInLine(what string) error {
 // announcements are what Restate and Proclaim set for the claims of one name; a claim of a lock or
 // of an Elections has its own. They are numbered. When the store confirms one, all before it count
 // as confirmed, since a later one replaces them: confirmed.n ≤ last.n. If the last one is refused,
-// last keeps its number and takes the value of confirmed.
+// last takes the value of confirmed. It keeps its number, so that the next call gets a larger one:
+// this refusal does not answer it.
 type announcements struct {
 	users int // guarded by announcementTable.mu
 
@@ -253,75 +258,75 @@ func newAnnouncements() *announcements {
 
 // restate announces value for every claim, for Election.Restate. It returns the announcement's
 // number.
-func (v *announcements) restate(value []byte) uint64 {
-	return v.say(func(*announcement) announcement { return announcement{restated: append([]byte{}, value...)} })
+func (all *announcements) restate(value []byte) uint64 {
+	return all.say(func(*announcement) announcement { return announcement{restated: append([]byte{}, value...)} })
 }
 
 // proclaim announces value for the claim with that ID only, for Term.Proclaim.
-func (v *announcements) proclaim(id string, value []byte) uint64 {
-	return v.say(func(last *announcement) announcement {
+func (all *announcements) proclaim(id string, value []byte) uint64 {
+	return all.say(func(last *announcement) announcement {
 		return announcement{restated: last.restated, proclaimed: append([]byte{}, value...), id: id}
 	})
 }
 
-func (v *announcements) say(next func(last *announcement) announcement) uint64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	s := next(v.last)
-	s.n = v.last.n + 1
-	v.last = &s
-	return s.n
+func (all *announcements) say(next func(last *announcement) announcement) uint64 {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	a := next(all.last)
+	a.n = all.last.n + 1
+	all.last = &a
+	return a.n
 }
 
-func (v *announcements) get() *announcement {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.last
+func (all *announcements) get() *announcement {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.last
 }
 
-// answered takes what the store said to a call that brought it s.
-func (v *announcements) answered(s *announcement, err error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+// answered takes what the store said to a call that brought it a.
+func (all *announcements) answered(a *announcement, err error) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	switch {
 	case err == nil:
-		v.lastErr = nil
-		if s.n > v.confirmed.n {
-			v.confirmed = s
+		all.lastErr = nil
+		if a.n > all.confirmed.n {
+			all.confirmed = a
 		}
 	case isRefusal(err):
-		v.refused, v.refusal = s, err
-		if v.last == s { // else the next claim would enter with it, and be refused
-			before := *v.confirmed
-			before.n = s.n
-			v.last = &before
+		all.refused, all.refusal = a, err
+		if all.last == a { // else the next claim would enter with it, and be refused
+			before := *all.confirmed
+			before.n = a.n
+			all.last = &before
 		}
 	default:
-		v.lastErr = err
+		all.lastErr = err
 	}
-	v.tellLocked()
+	all.tellLocked()
 }
 
-func (v *announcements) end() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.over = true
-	v.tellLocked()
+func (all *announcements) end() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.over = true
+	all.tellLocked()
 }
 
-func (v *announcements) tellLocked() {
-	close(v.changed)
-	v.changed = make(chan struct{})
+func (all *announcements) tellLocked() {
+	close(all.changed)
+	all.changed = make(chan struct{})
 }
 
 // wait waits until the store has confirmed announcement n or a later one. It returns ErrNotInLine
-// once nobody uses the value any more.
-func (v *announcements) wait(ctx context.Context, what string, n uint64) error {
+// once nobody uses the announcements any more.
+func (all *announcements) wait(ctx context.Context, what string, n uint64) error {
 	for {
-		v.mu.Lock()
-		confirmed, refused, refusal, over, lastErr := v.confirmed.n, v.refused.n, v.refusal, v.over, v.lastErr
-		changed := v.changed
-		v.mu.Unlock()
+		all.mu.Lock()
+		confirmed, refused, refusal, over, lastErr := all.confirmed.n, all.refused.n, all.refusal, all.over, all.lastErr
+		changed := all.changed
+		all.mu.Unlock()
 		switch {
 		case confirmed >= n:
 			return nil

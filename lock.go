@@ -56,8 +56,8 @@ func (m *Mutex) lock(ctx context.Context, try bool) (*Term, error) {
 }
 
 // Do runs work while holding the lock, on this goroutine, and gives it back when work has returned.
-// Work gets the term's context, which ends when the lock is lost or ctx ends; what happens to work
-// that does not stop by [Term.Deadline] is Options.Overrun. Do returns what work returned, joined
+// Work gets the term's context, which ends when the lock is lost or ctx ends. Options.Overrun says
+// what happens to work that does not stop by [Term.Deadline]. Do returns what work returned, joined
 // with the *EndedError if the lock was lost, or given back by work, before work returned. Work that
 // asks for the same lock with its context gets ErrReentrant.
 func (m *Mutex) Do(ctx context.Context, work func(ctx context.Context, t *Term) error) error {
@@ -154,7 +154,7 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 		return err
 	}
 	return holdAll(ctx, held, func(ctx context.Context) error {
-		for _, t := range held { // ctx, the last term's, knows only of that one
+		for _, t := range held { // for checkReentry: of held, ctx has only the last term in its heldTerms
 			ctx = holding(ctx, t)
 		}
 		return work(ctx, held)
@@ -209,8 +209,8 @@ func (s *Session) lock(ctx context.Context, name string, o lockRequest) (*Term, 
 	defer q.unref()
 	w := &waiter{lockRequest: o, ctx: ctx}
 	q.mu.Lock()
-	q.last++
-	w.id = q.last
+	q.lastID++
+	w.id = q.lastID
 	q.waiting[w.id] = w
 	q.stepLocked(w.event(core.Arrive, 0))
 	if q.waiting[w.id] == nil { // it has its answer already
@@ -259,7 +259,7 @@ func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Te
 	return lockAndHold(ctx, m.Acquire, work)
 }
 
-// MaxSlots is the largest number of slots of a semaphore. Each new claim reads as many others.
+// MaxSlots is the largest number of slots of a semaphore. Each new claim reads that many others.
 const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {

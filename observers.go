@@ -35,7 +35,7 @@ func (r *eventReaders) steppedLocked(c *claim, s step) {
 	if s.rightEnded {
 		r.tellEndLocked(c, Ended, s.order.Cause)
 	}
-	if s.was == core.Leaving && c.unconfirmedLocked() { // Done now, the hand-over never confirmed
+	if s.was == core.Leaving && c.handOverUnknownLocked() { // the claim is Done now
 		r.tellUnconfirmedLocked(c)
 	}
 	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
@@ -43,7 +43,7 @@ func (r *eventReaders) steppedLocked(c *claim, s step) {
 	}
 }
 
-// unconfirmedLocked tells that the lease, or the claim, was gone before the store confirmed a
+// tellUnconfirmedLocked tells that the lease, or the claim, was gone before the store confirmed a
 // hand-over. The caller holds the claim's lock.
 func (r *eventReaders) tellUnconfirmedLocked(c *claim) {
 	why := ErrExpired
@@ -54,7 +54,7 @@ func (r *eventReaders) tellUnconfirmedLocked(c *claim) {
 		To: c.successorID, Cause: why})
 }
 
-// endLocked tells one step of the end of a term. The caller holds the claim's lock.
+// tellEndLocked tells one step of the end of a term. The caller holds the claim's lock.
 func (r *eventReaders) tellEndLocked(c *claim, kind EventKind, cause core.Cause) {
 	if !r.any() {
 		return

@@ -44,13 +44,16 @@ const (
 // Options of a session. The zero value works.
 type Options struct {
 	// ID is this process among the candidates. Default: HOSTNAME-PID-XXXX with four random hex
-	// digits. Two processes that run at the same time must not have the same one: nothing breaks,
-	// but nobody can tell them apart, and requests by ID reach either. The one that came later
-	// tells of the other (DuplicateID, and a warning in the log) once it has waited for one and a
-	// half TTLs; an Elections checks one of its names at a time for this. A process that is started
-	// again under its ID does not get its old place back. It waits until its old lease has run out:
-	// at most a TTL, not at all after Session.Close. Only then is the old process known to have
-	// stopped.
+	// digits.
+	//
+	// Two processes that run at the same time must not have the same ID. Nothing breaks, but nobody
+	// can tell them apart, and a request by ID reaches either. The process that came later reports
+	// the other one (DuplicateID, and a warning in the log) once it has waited for one and a half
+	// TTLs. An Elections checks one of its names at a time for this.
+	//
+	// A process that is started again under its ID does not get its old place back. It waits until
+	// its old lease has run out: at most a TTL, not at all after Session.Close. Only then is the
+	// old process known to have stopped.
 	ID string
 	// TTL of the lease. Default 10 s. The store may grant more, never less.
 	TTL time.Duration
@@ -63,7 +66,8 @@ type Options struct {
 	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
 	RenewEvery time.Duration
 	// RenewAttempt is the time limit of one renewal, and of one call for a claim. Default a tenth
-	// of the TTL. For a TTL below 2.5 s it is longer, up to 250 ms, if two renewals still fit in.
+	// of the TTL. For a TTL below 2.5 s it is longer, up to 250 ms, as long as two attempts in a
+	// row still end before the terms' contexts would.
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun

@@ -20,12 +20,12 @@ type queue struct {
 
 	mu          sync.Mutex
 	core        core.Queue
-	last        int // the last number given to a waiter or a claim
+	lastID      int // the last number given to a waiter or a claim
 	waiting     map[int]*waiter
 	claims      map[int]*claim          // that are held, by their numbers
 	cancel      context.CancelCauseFunc // ends the campaign under way
 	ended       chan struct{}           // closed when the campaign under way has ended
-	exchange    *exchange               // gives a claim up in the call that enters the next one; or nil
+	exchange    *exchange               // for the next campaign: gives the previous claim up; or nil
 	todo        []core.QueueOrder       // not carried out yet, the oldest first
 	carrying    bool                    // carryOutLocked runs
 	campaignErr error                   // what the last campaign ended with
@@ -47,6 +47,9 @@ type waiter struct {
 	err   error
 }
 
+// unref takes back one openQueue or ref. Without any the queue leaves Session.queues, even if a
+// cancelled campaign of it still runs. If that wins, nobody waits here, so core gives the claim up.
+// A second queue of the name does no harm: each seat has one claim at a time.
 func (q *queue) unref() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
@@ -93,14 +96,15 @@ func (q *queue) quit(w *waiter) {
 }
 
 // stepLocked takes one event and carries out what follows. To read the clock costs more than the
-// rest of it, so now is 0 for an event that does not need the time. The caller holds mu.
+// rest of the step, so now is 0 for an event that does not need the time. The caller holds mu.
 func (q *queue) stepLocked(e core.QueueEvent) {
 	var now core.Time
 	if q.core.NeedsClock(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
 		now = q.s.clock()
 	}
-	for id, c := range q.claims {
-		if c.term.isOver(now) { // claimEvent may tell so only later. c.term never changes after Win
+	for id, c := range q.claims { // carryOutLocked may delete from it, which range allows
+		// Here, since claimEvent may come later. C.term is read without c.mu: it is set before Win.
+		if c.term.isOver(now) {
 			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.ClaimEnding, Claim: id}))
 		}
 	}
@@ -108,8 +112,8 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 }
 
 // carryOutLocked carries out orders in the order given. An order may cause another step, which
-// calls this again: that call only appends its orders to todo. Core takes the orders of a step as
-// carried out when it returns them. The caller holds mu.
+// calls this again: that call only appends its orders to todo. Core's state is already past the
+// orders that a step has returned, so none may be dropped or overtaken. The caller holds mu.
 func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
 	if q.carrying {
@@ -171,8 +175,8 @@ func (q *queue) grantLocked(o core.QueueOrder) {
 // campaign wins a claim for the queue. X, if not nil, gives its previous claim up (see exchange).
 func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueOrder, x *exchange) {
 	q.mu.Lock()
-	q.last++
-	id := q.last
+	q.lastID++
+	id := q.lastID
 	q.mu.Unlock()
 	at := seat{name: q.name}
 	spec := claimSpec{try: o.Try, lock: true, turnBits: turnBits, observers: q.s.lockObservers,
@@ -219,7 +223,7 @@ func (q *queue) giveBack(ctx context.Context, t *Term) error {
 		h.given = true
 		q.stepLocked(core.QueueEvent{Kind: core.Unlock, Claim: h.claimNo})
 	}
-	kept := q.claims[h.claimNo] != nil // for others of this process
+	kept := q.claims[h.claimNo] != nil // others of this process get the lock under it
 	q.mu.Unlock()
 	if kept {
 		return nil
@@ -229,13 +233,13 @@ func (q *queue) giveBack(ctx context.Context, t *Term) error {
 
 // takeShareLocked makes a term for one more holder in this process, nil if the claim is ending. The
 // caller holds mu.
-func (q *queue) takeShareLocked(c *claim, values context.Context, claimNo, turn int) *Term {
+func (q *queue) takeShareLocked(c *claim, parent context.Context, claimNo, turn int) *Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.core.Phase() != core.Leading {
 		return nil
 	}
-	t := newTerm(c, values, lockToken(c.place.Token, turn))
+	t := newTerm(c, parent, lockToken(c.place.Token, turn))
 	t.share = share{q: q, claimNo: claimNo}
 	c.l.s.stats.terms.Add(1)
 	c.shares = append(c.shares, t)
@@ -259,8 +263,8 @@ func (t *Term) endShare() {
 	}
 }
 
-// isOver says whether the term is ending or over. It compares the deadline with now; where now is 0
-// it knows only what somebody has found out before.
+// isOver says whether the term is ending or over. It compares the deadline with now. With now 0 it
+// knows only what somebody has found out before.
 func (t *Term) isOver(now core.Time) bool {
 	switch {
 	case t.contextEnded.Load() != nil || t.rightEnded.Load() != nil:

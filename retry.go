@@ -35,7 +35,7 @@ func jittered(n int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// retrier repeats calls on the store that belong to no claim. Limit is that of one call.
+// retrier repeats calls on the store that belong to no claim. One call takes at most callLimit.
 type retrier struct{ callLimit time.Duration }
 
 // retry repeats a call until the store accepts or refuses it, or ctx ends. Every call on a store is
@@ -68,8 +68,8 @@ type uptimeClock struct{ born time.Time }
 // uptime is the age of the session, without the time that the machine slept.
 func (w uptimeClock) uptime() time.Duration { return time.Since(w.born) }
 
-// outages are when the store did not answer this session's calls for its lease, for the history:
-// the one under way, and the last one that is over.
+// outages keeps, for the history, when the store did not answer this session's calls for its lease:
+// the outage under way, and the last one that is over.
 type outages struct {
 	mu       sync.Mutex
 	since    core.Time // when the outage under way began; 0: there is none
@@ -77,9 +77,7 @@ type outages struct {
 	from, to core.Time // of the last outage that is over
 }
 
-// answered takes what a renewal or a grant has returned. An outage begins one attempt before its
-// first failure is seen, not when that call was sent: the process may have been frozen in between.
-// A failure that comes after a time without calls begins another outage.
+// answered takes what a renewal or a grant has returned.
 func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +85,7 @@ func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	if s.since != 0 {
 		to := now
 		idle := now-s.failed > max(timing.TTL, 5*time.Second)
-		if idle { // that outage was over when calls ceased
+		if idle { // no calls for a while: the outage ended with the last of them
 			to = s.failed
 		}
 		if idle || !noAnswer {
@@ -99,6 +97,7 @@ func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	}
 	if noAnswer {
 		if s.since == 0 {
+			// Not when the call was sent: the process may have been frozen since.
 			s.since = max(1, now-timing.Attempt)
 		}
 		s.failed = now
@@ -112,9 +111,9 @@ func (s *outages) currentSince() core.Time {
 	return s.since
 }
 
-// lastOver returns the last outage that is over; ok says that it ended after the instant after.
-func (s *outages) lastOver(after core.Time) (from, to core.Time, ok bool) {
+// lastOver returns the last outage that is over; ok: it ended later than since.
+func (s *outages) lastOver(since core.Time) (from, to core.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.from, s.to, s.to > after
+	return s.from, s.to, s.to > since
 }

@@ -37,7 +37,8 @@ type Session struct {
 	seats     seatTable
 	announced announcementTable
 
-	// The observers of claims: of locks' queues, semaphores, elections, and those of Elections.
+	// The observers of claims: of locks' queues, of semaphores, of campaigns, and of an Elections:
+	// entrants are its claims.
 	lockObservers, semaphoreObservers, electionObservers, entrantObservers []observer
 	history                                                                *historyWriter
 
@@ -46,10 +47,10 @@ type Session struct {
 	leases map[*lease]struct{} // those that are not over, and those under which work still runs
 	queues map[string]*queue   // locks that this process holds or waits for
 	closed bool
-	shut   chan struct{} // closed with it
-	// Other processes that stand under this session's ID: the leases of those that were told last.
+	shut   chan struct{} // closed when closed is set
+	// The leases of other processes with this session's ID that were reported last.
 	duplicates []string
-	sampling   bool          // one look for them on behalf of an Elections is due
+	sampling   bool          // a look for duplicates on behalf of an Elections is due
 	mayGrant   chan struct{} // holds one element: whoever has taken it may grant
 }
 
@@ -63,9 +64,9 @@ func NewSession(store driver.Store, o *Options) (*Session, error) {
 	return newSession(store, *o, clockFor(store))
 }
 
-// clockFor returns the clock of deadlines: the boot clock, or where the store's leases end by Go's
-// timers the clock of those. Such a store and this clock both stand still in suspend, and both run
-// in a bubble of testing/synctest, where the boot clock does not.
+// clockFor returns the clock of deadlines: the boot clock, or Go's if the store's leases end by
+// Go's timers. Such a store and that clock both stand still in suspend. Both run in a bubble of
+// testing/synctest, where the boot clock does not.
 func clockFor(store driver.Store) boottime.Clock {
 	if !store.Caps().ProcessClock {
 		return boottime.Now
@@ -131,7 +132,7 @@ func (s *Session) Close(ctx context.Context) error {
 	defer s.log.flush()
 	defer s.readers.end()
 	for _, l := range leases {
-		l.end(core.Closed) // the terms' contexts end; grantOne, which looks at closed, adds no lease any more
+		l.end(core.Closed) // the terms' contexts end; grantOne sees closed, and adds no lease any more
 	}
 	errs := make([]error, len(leases)) // all at the same time: one that cannot end must not hold up another
 	var wg sync.WaitGroup
@@ -151,7 +152,7 @@ func (s *Session) Unrecorded() iter.Seq2[string, driver.Record] {
 		// The claims first: one that ends meanwhile leaves its record to the writer. Appending one
 		// twice does no harm.
 		for _, c := range s.standingClaims() {
-			if journal, r, ok := c.unconfirmedRecord(); ok && !yield(journal, r) {
+			if journal, r, ok := c.recordInFlight(); ok && !yield(journal, r) {
 				return
 			}
 		}
@@ -350,7 +351,7 @@ func (s *Session) Tallies() []Tally {
 	return all
 }
 
-// notWon tells that a campaign ended without a term.
+// notWon publishes that a campaign ended without a term.
 func (s *Session) notWon(name string, began time.Duration, why error) {
 	if s.readers.any() {
 		s.readers.publish(Event{Kind: CampaignEnded, Name: name, Took: s.uptime() - began, Cause: why})
@@ -382,11 +383,11 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 }
 
 // duplicateAge is how long a claim stands before another claim of the same ID is taken for another
-// process's. By then the leases have run out that this process had before, and those of an earlier
-// process that crashed under the same ID and TTL.
+// process's. By then two kinds of leases have run out: those that this process had before, and those
+// of an earlier process that crashed under the same ID and TTL.
 func duplicateAge(l *lease) time.Duration { return l.timing.TTL * 3 / 2 }
 
-// lookForDuplicates reads the line of a name once, duplicateAge from now, and tells of other
+// lookForDuplicates reads the line of a name once, duplicateAge from now, and reports other
 // processes that stand there under this session's ID. Of two processes the one that came later
 // finds the other one. Stop calls the look off, as a campaign does when it ends; done, if not nil,
 // is called after the look.
@@ -403,10 +404,10 @@ func (s *Session) lookForDuplicates(l *lease, name string, lock bool, done func(
 				return err
 			}
 			if line.Holder != nil {
-				s.tellDuplicate(name, lock, *line.Holder)
+				s.reportDuplicate(name, lock, *line.Holder)
 			}
 			for _, e := range line.Waiters {
-				s.tellDuplicate(name, lock, e)
+				s.reportDuplicate(name, lock, e)
 			}
 			return nil
 		})
@@ -429,12 +430,12 @@ func (s *Session) sampleForDuplicates(l *lease, name string) {
 	})
 }
 
-// maxDuplicates is how many leases of other processes are remembered as told.
+// maxDuplicates is how many leases of other processes are remembered as reported.
 const maxDuplicates = 16
 
-// tellDuplicate tells of another process if e is the claim of one that has this session's ID: once
-// for each of its leases.
-func (s *Session) tellDuplicate(name string, lock bool, e driver.Entry) {
+// reportDuplicate reports another process, by the log and an event, if e is its claim and has this
+// session's ID. It does so once for each lease.
+func (s *Session) reportDuplicate(name string, lock bool, e driver.Entry) {
 	if e.Owner != s.o.ID || e.Lease == "" || !s.isNewDuplicate(e.Lease) {
 		return
 	}
@@ -444,8 +445,8 @@ func (s *Session) tellDuplicate(name string, lock bool, e driver.Entry) {
 	s.readers.publish(Event{Kind: DuplicateID, Name: name, Lock: lock, Lease: e.Lease, Text: value})
 }
 
-// isNewDuplicate notes that the process with that lease is told. It returns false if it was told
-// before, or if the lease is this session's own.
+// isNewDuplicate notes that the process with that lease is reported. It returns false if it was
+// reported before, or if the lease is this session's own.
 func (s *Session) isNewDuplicate(lease string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

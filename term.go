@@ -19,7 +19,7 @@ type Term struct {
 	c            *claim
 	l            *lease // the claim's
 	token        Token
-	values       context.Context            // whose values the term's context has
+	parent       context.Context            // whose values the term's context has
 	rightEnded   atomic.Pointer[EndedError] // why the right is over: Check says no; nil while it is not
 	contextEnded atomic.Pointer[EndedError] // why the context has ended; nil while it has not
 	made         atomic.Pointer[contexts]   // nil until somebody asks: most terms of a lock end before that
@@ -28,7 +28,7 @@ type Term struct {
 	// The claim's lock guards these.
 	activeWork int32 // calls of work that run under this term
 	overdue    bool  // the right ended while work ran, which has one more grace
-	overran    bool  // it ran on after that: overrun has found it
+	overran    bool  // it still ran after that grace
 }
 
 // contexts are the two contexts of a term.
@@ -39,8 +39,8 @@ type contexts struct {
 	cancelRight context.CancelFunc
 }
 
-func newTerm(c *claim, values context.Context, token Token) *Term {
-	return &Term{c: c, l: c.l, token: token, values: values}
+func newTerm(c *claim, parent context.Context, token Token) *Term {
+	return &Term{c: c, l: c.l, token: token, parent: parent}
 }
 
 // contexts returns the term's contexts, made when they are first asked for.
@@ -48,7 +48,7 @@ func (t *Term) contexts() *contexts {
 	m := t.made.Load()
 	if m == nil {
 		m = &contexts{}
-		m.work, m.cancelWork = context.WithCancelCause(holding(context.WithoutCancel(t.values), t))
+		m.work, m.cancelWork = context.WithCancelCause(holding(context.WithoutCancel(t.parent), t))
 		m.right, m.cancelRight = context.WithCancel(context.Background())
 		if !t.made.CompareAndSwap(nil, m) {
 			m.cancelWork(nil)
@@ -73,15 +73,14 @@ func (t *Term) catchUp(m *contexts) {
 // Name returns the name led.
 func (t *Term) Name() string { return t.c.name }
 
-// Token returns the fencing token, 0 where the store has none (driver.TokenNone): a fence refuses
-// that one. A lock's is its claim's number times 65,536, and more for each in this process who had
-// the lock under that claim before: compare it with tokens of locks of that name only, not with
+// Token returns the fencing token, 0 if the store has none (driver.TokenNone): a fence refuses 0. A
+// lock's token is the store's token of the claim times 65,536, plus how many in this process held
+// the lock under that claim before. Compare it with tokens of locks of that name only, not with
 // those of an [Election].
 func (t *Term) Token() Token { return t.token }
 
-// ClaimToken returns the number under which the store knows the claim. For an election that is the
-// token itself. For a lock it is the token of the claim behind it: others of this process may have
-// held the lock under the same claim before.
+// ClaimToken returns the store's token of the claim. For an election that is the same as Token. For
+// a lock, others of this process may have held it under the same claim before.
 func (t *Term) ClaimToken() Token {
 	if t.c.lock {
 		return t.token >> turnBits
@@ -148,8 +147,8 @@ func (t *Term) NextDeadline(ctx context.Context, after time.Duration) (time.Dura
 	}
 }
 
-// Lease returns the ID under which the store knows the lease, for who is to end it once this
-// process is seen dead (see [driver.Store]). It is the same for the whole term.
+// Lease returns the ID under which the store knows the lease: for a guardian, which ends the lease
+// once it has seen this process die (see [driver.Store]). It is the same for the whole term.
 func (t *Term) Lease() string { return t.l.stored.ID() }
 
 // TTL returns the time to live of the lease, as the store granted it.
@@ -166,10 +165,11 @@ func (t *Term) Since() time.Time {
 
 // Resign ends the term and gives the claim up, so that the next candidate leads at once. Calling it
 // says that the work has stopped: nothing may act under the term any more. Check says no from here
-// on. It returns nil once the store has confirmed, or if the term is over already. When ctx ends
-// before that the release goes on in the background until the store confirms it or the lease runs
-// out, and the error is ErrUnreachable. A term that was asked to hand over to another candidate
-// (see [Election.Ask]) does so; if that one stands no more, it is released.
+// on. Resign returns nil once the store has confirmed the release, or if the term is over already.
+// When ctx ends before that, the error is ErrUnreachable, and the release goes on in the background
+// until the store confirms it or the lease runs out. If the term was asked to hand over to another
+// candidate (see [Election.Ask]), Resign hands it over. If that candidate has left the line, the
+// name is released.
 func (t *Term) Resign(ctx context.Context) error {
 	if t.share.q != nil {
 		return t.share.q.giveBack(ctx, t)
@@ -191,9 +191,9 @@ func (t *Term) unlock(ctx context.Context) error {
 
 // Explain says in words why the term is about to end, for its history and for [Session.Events];
 // failed marks that its work has failed. Call it before [Term.Resign]; the last call counts. If
-// somebody else asked for the end, his words stand instead; if the store caused it, the reason
-// stays Expired or Deposed. A [Candidate] explains an error of its work without being told to. For
-// a lock it does nothing.
+// somebody else asked for the end, the history has his words instead. If the store caused the end,
+// the reason stays Expired or Deposed. A [Candidate] explains an error of its work by itself. For a
+// lock Explain does nothing.
 func (t *Term) Explain(text string, failed bool) {
 	c := t.c
 	if c.lock {
@@ -285,8 +285,9 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 }
 
 // expire latches that the clock said no: a renewal that is processed at the same moment cannot make
-// Check say yes again. It stops the claim, which ends the context. That the claim hears of the
-// right's end is left to beat, whose LeaseOver is due by now.
+// Check say yes again. It stops the claim, which ends the context. The claim learns
+// that the right is over from LeaseOver, which the lease's goroutine beat sends once it has read
+// the clock.
 func (t *Term) expire() error {
 	cause := t.l.overCause()
 	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
@@ -379,8 +380,8 @@ func worksUnder(ctx context.Context, t *Term) bool {
 
 // share is the part of one holder in a claim that a lock's queue shares among several.
 type share struct {
-	q       lockQueue // has made this term, one for each holder; nil: the term has its claim alone
-	claimNo int       // the claim's number in the queue
+	q       lockQueue // made this term for one holder; nil: no other term shares the claim
+	claimNo int       // the claim's number in the queue: a count, not its token
 	given   bool      // the lock was given back; guarded by the queue's lock
 }
 
@@ -390,23 +391,23 @@ type lockQueue interface {
 }
 
 // run runs work under the term, on this goroutine, and resigns the term when work has returned or
-// panicked. Before it resigns it calls report: refused says why work was not begun, err is what
+// panicked. Before it resigns it calls report: notBegun says why work was not begun, err is what
 // work returned, and returned is false if work panicked. The end of ctx ends the term's context
 // too.
 func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
-	report func(refused, err error, returned bool),
+	report func(notBegun, err error, returned bool),
 ) {
 	defer context.AfterFunc(ctx, func() { t.askToStop(context.Cause(ctx)) })()
-	refused, returned := t.beginWork(), false
+	notBegun, returned := t.beginWork(), false
 	var err error
 	defer func() {
-		if refused == nil {
+		if notBegun == nil {
 			t.endWork()
 		}
-		report(refused, err, returned)
+		report(notBegun, err, returned)
 		resignAll(ctx, []*Term{t})
 	}()
-	if refused == nil {
+	if notBegun == nil {
 		err = work(t.Context(), t)
 		returned = true
 	}
@@ -414,12 +415,12 @@ func (t *Term) run(ctx context.Context, work func(context.Context, *Term) error,
 
 // hold runs work in the term of a lock.
 func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error) (err error) {
-	t.run(ctx, work, func(refused, failed error, _ bool) {
-		lost := refused
+	t.run(ctx, work, func(notBegun, failed error, _ bool) {
+		lost := notBegun
 		if lost == nil {
 			lost = t.Check()
 		}
-		if lost == nil && ctx.Err() == nil { // the end of ctx would have ended the term's context too
+		if lost == nil && ctx.Err() == nil { // else it may have ended because ctx did: no loss
 			lost = t.contextError()
 		}
 		if err = failed; lost != nil {
@@ -475,8 +476,8 @@ func (e *EndedError) Error() string {
 // Unwrap returns the cause.
 func (e *EndedError) Unwrap() error { return e.Cause }
 
-// beginWork marks that work runs under the term, so that it is seen when it outlives its right. It
-// returns why not if the term is over already.
+// beginWork marks that work runs under the term, so that it is seen when it outlives its right. If
+// the term is over already it marks nothing, and returns why.
 func (t *Term) beginWork() error {
 	if err := t.Check(); err != nil {
 		return err

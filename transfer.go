@@ -33,7 +33,7 @@ func (t *Term) Transfer(ctx context.Context, to string) error {
 	if err := t.transferable(to); err != nil {
 		return err
 	}
-	successor, err := t.successor(ctx, to)
+	successor, err := t.successorToken(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -61,8 +61,8 @@ func (t *Term) transferable(to string) error {
 	return t.Check()
 }
 
-// successor returns the token of the claim that the session with the ID to has in the line.
-func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
+// successorToken returns the token of the claim that the session with the ID to has in the line.
+func (t *Term) successorToken(ctx context.Context, to string) (uint64, error) {
 	st, err := t.l.s.Election(t.c.name).State(ctx)
 	if err != nil {
 		return 0, err
@@ -77,9 +77,12 @@ func (t *Term) successor(ctx context.Context, to string) (uint64, error) {
 	return uint64(successor.Token), err
 }
 
-// handed returns the error with which Transfer ends, once the claim does not stand any more: nil
-// for core.Handed; else it says released (SuccessorGone), not known (ClaimMissing) or not confirmed
-// (Undecided).
+// handed returns the error with which Transfer ends, once the claim does not stand any more:
+//
+//	core.Handed         nil
+//	core.SuccessorGone  the name was released, since the store would not hand it over
+//	core.ClaimMissing   the claim was gone: nil if the line shows that the successor leads
+//	core.Undecided      the lease was over before the store confirmed the hand-over
 func (t *Term) handed(ctx context.Context, what string, successor uint64) error {
 	t.c.mu.Lock()
 	outcome, tried, lastErr := t.c.core.Outcome(), t.c.core.Successor(), t.c.lastErr
@@ -103,10 +106,10 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// named is successor with errors: ErrNotInLine if no session with that ID waits, ErrDuplicateID if
-// several processes do.
+// named returns what oldestOf does. The error is ErrNotInLine if no session with that ID waits, and
+// ErrDuplicateID if several processes do.
 func (st State) named(id string) (Entry, error) {
-	first, ok := st.successor(id)
+	first, ok := st.oldestOf(id)
 	if !ok {
 		return Entry{}, st.notInLine(id)
 	}
@@ -174,7 +177,7 @@ func (q *handOverRequests) run(c *claim) {
 		if c.givenUp() {
 			continue
 		}
-		successor, err := w.successor(c)
+		successor, err := w.successorToken(c)
 		if err != nil {
 			c.l.s.log.log(slog.LevelWarn, "not handed over as asked", "election", c.name, "to", w.r.To, "by", w.r.By, "err", err)
 			continue
@@ -185,8 +188,9 @@ func (q *handOverRequests) run(c *claim) {
 	}
 }
 
-// successor returns the token of the claim to hand over to, 0 if the request is for another term.
-func (w handOverRequest) successor(c *claim) (uint64, error) {
+// successorToken returns the token of the claim to hand over to, 0 if the request is for another
+// term.
+func (w handOverRequest) successorToken(c *claim) (uint64, error) {
 	if _, ok := c.l.stored.(driver.Transferer); !ok {
 		return 0, invalid("%s cannot hand over to a named candidate", c.l.s.store.Caps().Store)
 	}
@@ -199,7 +203,7 @@ func (w handOverRequest) successor(c *claim) (uint64, error) {
 	if err != nil || st.Leader == nil || uint64(st.Leader.Token) != w.r.Token {
 		return 0, err
 	}
-	successor, ok := st.successor(w.r.To)
+	successor, ok := st.oldestOf(w.r.To)
 	if !ok {
 		return 0, st.notInLine(w.r.To)
 	}

@@ -75,7 +75,8 @@ func TestTransferIsNotToldOfAnothers(t *testing.T) {
 		c := inLine(t, b, "abc")
 		c.tap.held.Store(true)
 		term := c.term("a")
-		first, second := must[uint64](t)(term.successor(c.soon(), "b")), must[uint64](t)(term.successor(c.soon(), "c"))
+		first := must[uint64](t)(term.successorToken(c.soon(), "b"))
+		second := must[uint64](t)(term.successorToken(c.soon(), "c"))
 		term.c.giveUpTo(first, "b")
 		term.c.giveUpTo(second, "c")
 		if err := term.c.waitFreed(c.soon(), "transfer"); err != nil {
