@@ -83,7 +83,7 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	k.interrupt = cancel
 	k.mu.Unlock()
 	var got driver.Place
-	err := context.Canceled // where the store is not asked
+	err := context.Canceled // unless the store is asked
 	if ordered == nil && pause(callCtx, o.Tries) == nil {
 		got, err = do(callCtx, asked)
 	}

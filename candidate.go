@@ -118,7 +118,7 @@ func (c *Candidate) end() {
 // lead runs the work in the term and gives the claim up. It returns why the term was lost, nil if
 // the work finished or the caller gave up, and what work returned.
 func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context, *Term) error) (lost, err error) {
-	// Where the work does not stop, or the store does not answer the release, the readers of Events
+	// If the work does not stop, or the store does not answer the release, the readers of Events
 	// learn all the same that it leads no more.
 	defer context.AfterFunc(t.contexts().right, func() { c.tell(LeaderChanged) })()
 	t.run(ctx, work, func(notBegun, failed error, returned bool) {
@@ -394,14 +394,14 @@ type candidateFeed struct {
 type LeaderCallbacks struct {
 	// OnStartedLeading is called when this process leads. Its context ends when the work has to
 	// stop. It must return once all that it has started has stopped, at the latest at the deadline
-	// (Options.Overrun), for the next leader may begin then. Where it returns earlier, this process
+	// (Options.Overrun), for the next leader may begin then. If it returns earlier, this process
 	// goes on leading.
 	OnStartedLeading func(ctx context.Context)
 	// OnStoppedLeading is called after OnStartedLeading has returned, before the name is given up.
 	// Unlike client-go's, it is not called in a process that has never led. May be nil.
 	OnStoppedLeading func()
 	// OnNewLeader is called with the ID of each new leader, this process among them, and with ""
-	// where nobody is known to lead any more: one call at a time, in order. RunCallbacks returns
+	// once nobody is known to lead any more: one call at a time, in order. RunCallbacks returns
 	// after the last call has. May be nil.
 	OnNewLeader func(id string)
 }

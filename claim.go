@@ -312,7 +312,7 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 // GiveUp says that the work has stopped, and ends the right.
 //
 // Lost and LeaseOver end both in one step. The right ends first, since another may lead already.
-// GiveUp while leading, where nobody asked, does the same: no work runs that has to hear of it.
+// GiveUp does the same if nobody asked before: no work runs that has to hear of it.
 //
 // Core orders Stop and EndRight only for a claim that leads or has led, so c.term is set by then.
 // Three events say that the store has the claim no more: Lost if the store told it, Missing if a

@@ -155,7 +155,7 @@ type Entry struct {
 	ID    string // of its session; empty for a claim that another program entered
 	Token Token
 	Slots int  // of a lock: 0 exclusive, n a semaphore's, Unlimited a reader's
-	Held  bool // it leads, or holds the lock, beside others where they share it
+	Held  bool // it leads, or holds the lock, perhaps together with others
 	Value []byte
 	Lease string // the store's name for its lease
 	Note  string // what is unusual about it, in words

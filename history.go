@@ -285,7 +285,7 @@ func (e *Election) Tally(ctx context.Context) (Tally, error) {
 	return t, err
 }
 
-// journal returns the store's journal, or an ErrInvalid where it keeps no history.
+// journal returns the store's journal, or an ErrInvalid if the store keeps no history.
 func (e *Election) journal() (driver.Journal, error) {
 	j, ok := e.s.store.(driver.Journal)
 	if !ok || e.s.store.Caps().Token == driver.TokenNone {

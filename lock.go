@@ -27,7 +27,7 @@ type Mutex struct {
 type MutexOptions struct {
 	// Turns is how many holders of this process one claim serves while others may wait: 1 to
 	// 65,535, by default 64. Fewer turns let other processes in sooner. More turns cost fewer
-	// requests. Where callers of one lock differ in Turns, each turn obeys its own caller's.
+	// requests. If callers of one lock differ in Turns, each turn obeys its own caller's.
 	Turns int
 }
 
@@ -35,11 +35,11 @@ type MutexOptions struct {
 func (m *Mutex) Name() string { return m.name }
 
 // Lock waits until the lock is held. If ctx ends before that, Lock returns its cause and gives its
-// place in the line up, in the background where the store has not confirmed that yet. If it loses
+// place in the line up, in the background if the store has not confirmed that yet. If it loses
 // its place while it waits, with the lease or without, it waits again at the end of the line. A
 // store that does not answer is asked until ctx ends (ErrUnreachable); ErrRefused is returned at
 // once. If ctx is the context of a term that holds this lock already, or is made from it, the error
-// is ErrReentrant, or ErrUpgrade where that term holds it for reading.
+// is ErrReentrant, or ErrUpgrade if that term holds it for reading.
 //
 // The answer may be old by the time it arrives: ask [Term.Check] before each act.
 func (m *Mutex) Lock(ctx context.Context) (*Term, error) { return m.lock(ctx, false) }
@@ -248,7 +248,7 @@ type Semaphore struct {
 func (m *Semaphore) Name() string { return m.name }
 
 // Acquire waits for a slot. The rules are those of [Mutex.Lock], but one caller may hold several
-// slots: ErrReentrant only where it holds all.
+// slots: ErrReentrant only if it holds all.
 func (m *Semaphore) Acquire(ctx context.Context) (*Term, error) { return m.acquire(ctx, false) }
 
 // TryAcquire returns a slot if one is free now and nobody waits, otherwise ErrHeld.

@@ -70,7 +70,7 @@ func (r *eventReaders) tellEndLocked(c *claim, kind EventKind, cause core.Cause)
 	r.publish(ev)
 }
 
-// termLog is the observer that logs terms. Its level is low where terms come and go too often for a
+// termLog is the observer that logs terms. Its level is low if terms come and go too often for a
 // line each: those of locks, and of Elections.
 type termLog struct {
 	log   *logQueue
