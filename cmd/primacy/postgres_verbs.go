@@ -92,6 +92,7 @@ type memberJSON struct {
 	Held           []string `json:"held,omitempty"`            // those that stay larger than they were asked for
 	// Settings of primacy that its server has from elsewhere, each as NAME (FILE:LINE).
 	Overridden []string `json:"overridden,omitempty"`
+	DiskFull   []string `json:"disk_full,omitempty"` // directories whose file system is full, or nearly so
 	heard      core.LSN
 }
 
@@ -193,7 +194,8 @@ func describeCluster(name string, line primacy.State, rec *core.Record) clusterJ
 		m := memberJSON{Name: e.ID, Address: x.Address, State: x.Phase, Why: x.Why, Role: "standby",
 			Timeline: x.Timeline, LSN: x.LSN, Instructed: x.Instructed, Incarnation: x.Life, NoSync: x.NoSync,
 			Leaving: x.Leaving, NoFailover: x.NoFailover, heard: x.Heard, Config: x.Config, Refused: x.Refused,
-			PendingRestart: x.PendingRestart(), Held: x.HeldParameters(), Overridden: x.OverriddenSettings()}
+			PendingRestart: x.PendingRestart(), Held: x.HeldParameters(), Overridden: x.OverriddenSettings(),
+			DiskFull: x.FullDisks()}
 		// A member that was set up anew is not the voter of the same name.
 		m.Voter = rec != nil && slices.Contains(rec.Voters, core.Identity{Name: e.ID, Incarnation: x.Life})
 		if i == 0 && line.Leader != nil && (x.Phase == core.PhaseLeading || x.Phase == core.PhasePaused) {
@@ -343,6 +345,9 @@ func (m memberJSON) settings() (all []string) {
 	}
 	for _, o := range m.Overridden {
 		all = append(all, m.override(o))
+	}
+	for _, dir := range m.DiskFull {
+		all = append(all, "the disk is full, or nearly so: less than 64 MiB are free for "+dir)
 	}
 	return all
 }

@@ -62,7 +62,7 @@ func TestDescribeCluster(t *testing.T) {
 		saying(t, "pg3", 10, agent.Said{Phase: core.PhaseFollowing, NoSync: true, Leaving: true,
 			Overridden: "work_mem (postgresql.auto.conf:3), fsync (postgresql.conf:9), " +
 				"synchronous_standby_names (changed)"}),
-		saying(t, "pg4", 11, agent.Said{Phase: core.PhaseFollowing, NoSync: true})}
+		saying(t, "pg4", 11, agent.Said{Phase: core.PhaseFollowing, NoSync: true, Full: "/data, /wal"})}
 	if err := describeCluster("orders", primacy.State{Leader: &leader, Waiting: others}, &rec).
 		write(&out); err != nil {
 		t.Fatal(err)
@@ -77,6 +77,8 @@ func TestDescribeCluster(t *testing.T) {
 		"pg3: fsync is set past primacy, in postgresql.conf:9: take it out there",
 		"pg3: synchronous_standby_names is not as primacy has set it any more: " +
 			"'primacy postgres restart pg3' sets it again\n",
+		"pg4: the disk is full, or nearly so: less than 64 MiB are free for /data\n",
+		"pg4: the disk is full, or nearly so: less than 64 MiB are free for /wal\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got\n%s\nwant a line %q", out.String(), want)

@@ -193,6 +193,7 @@ func diskFull(r *round) (string, error) {
 	if err != nil {
 		return "", errors.Join(err, os.Remove(ballast))
 	}
+	told := r.tells("the disk is full, or nearly so: .*" + r.primary.name) // while it leads and can still write
 	used := 0
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && !r.taken(); {
 		if _, err := r.ask(r.primary, "SELECT pg_switch_wal()"); err != nil {
@@ -200,7 +201,7 @@ func diskFull(r *round) (string, error) {
 		}
 		used++
 	}
-	err = r.tells("(?i)no space left|could not write|log says why")
+	err = errors.Join(told, r.tells("(?i)no space left|could not write|log says why"))
 	r.untilTaken()
 	return fmt.Sprintf("%s, after %d more segments of WAL", r.primary.name, used), errors.Join(err, os.Remove(ballast))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -137,7 +138,8 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	}
 	a.member = core.NewMember(core.Config{Name: cfg.Name, TTL: cfg.TTL, Priority: cfg.Priority,
 		NoFailover: cfg.NoFailover, Incarnation: incarnation}, state)
-	a.shared = &shared{config: cfg.Shared, first: cfg.First, path: configPath(a.dir), server: a.server, log: cfg.Log}
+	a.shared = &shared{config: cfg.Shared, first: cfg.First, path: configPath(a.dir), server: a.server,
+		disks: func() []string { return server.Full(cfg.Server.Data) }, log: cfg.Log}
 	a.claim = &claim{election: a.election, log: cfg.Log, ttl: cfg.TTL}
 	a.claim.say(func(s *Said) {
 		s.Address, s.NoSync = cfg.Server.Listen, cfg.NoSync
@@ -377,7 +379,7 @@ func (a *Agent) report() {
 		s.Phase, s.Why, s.Life, s.Instructed = phase, why, state.Incarnation, state.Instructed
 		c := a.common
 		s.Config, s.Refused, s.Pending, s.Held = c.version, c.refused, c.pending, c.held
-		s.Overridden = told(c.overridden)
+		s.Overridden, s.Full = told(c.overridden), strings.Join(c.full, ", ")
 		s.Seq, s.Timeline, s.LSN, s.Heard = seqOf(a.seen.Record), a.at.Timeline, a.at.LSN, a.seen.LastLSN
 	})
 }

@@ -46,6 +46,7 @@ type Said struct {
 	Held    string `json:"held,omitempty"`    // those that stay larger than they were asked for
 	// Settings that its server has from elsewhere than where primacy sets them, in the same way.
 	Overridden string `json:"overridden,omitempty"`
+	Full       string `json:"full,omitempty"` // directories whose disk is full, or nearly so, in the same way
 }
 
 // SaidBy returns what a candidate of an election says of itself, if it is a member of a PostgreSQL
@@ -66,6 +67,9 @@ func (s Said) String() string {
 	}
 	if s.Overridden != "" {
 		text += "; set past primacy: " + s.Overridden
+	}
+	if s.Full != "" {
+		text += "; the disk is full: " + s.Full
 	}
 	return text
 }

@@ -137,7 +137,11 @@ func (a *Agent) readPosition(ctx context.Context) (d core.Done) {
 	if err == nil && at.Primary {
 		err = server.ErrPrimary
 	}
-	return core.Done{Err: err, Position: at.Position, Complete: at.Complete}
+	d = core.Done{Err: err, Position: at.Position, Complete: at.Complete}
+	if err != nil || !d.Complete {
+		d.Recovering = a.server.Recovering()
+	}
+	return d
 }
 
 // address returns where a member's PostgreSQL listens, as it says itself.
@@ -193,7 +197,8 @@ func (a *Agent) rewind(ctx context.Context, from clone.Source) error {
 	loss, err := a.disk.Rewind(ctx, from, progress(a.cfg.Log, "rewind"))
 	if loss != nil {
 		a.discarded.count(a.dir)
-		a.cfg.Log.Warn("WAL of this member was discarded", "loss", loss)
+		a.cfg.Log.Warn("WAL of this member was discarded: see 'primacy postgres lost'", "saved", loss.Dir,
+			"bytes", loss.Bytes, "commits", loss.Commits)
 	}
 	return err
 }

@@ -50,6 +50,7 @@ type inForce struct {
 	loads    uint64      // how often the server has loaded parameters
 	// The settings that the server has from elsewhere than where primacy sets them.
 	overridden []server.Override
+	full       []string // the directories whose file system is full, or nearly so
 }
 
 // shared follows the shared configuration of the cluster. It judges each version once. A good one
@@ -60,6 +61,7 @@ type shared struct {
 	first  config.Document // of the file
 	path   string          // of configFile
 	server configurable
+	disks  func() []string // the directories of the server whose disk is full
 	log    *slog.Logger
 
 	now       inForce
@@ -215,6 +217,15 @@ func (s *shared) load(ctx context.Context, restarted bool) {
 	}
 }
 
+// lookAtDisks looks whether they are full, also while no server runs: that may be why.
+func (s *shared) lookAtDisks() {
+	full := s.disks()
+	if len(full) > 0 && !slices.Equal(full, s.now.full) {
+		s.log.Warn("a disk is full, or nearly so: PostgreSQL fails where it needs more", "directories", full)
+	}
+	s.now.full = full
+}
+
 func (s *shared) lookForOverrides(ctx context.Context) {
 	all, err := s.server.Overridden(ctx)
 	if err != nil || slices.Equal(all, s.now.overridden) {
@@ -250,6 +261,7 @@ func (s *shared) follow(ctx context.Context, a *Agent) {
 			s.load(ctx, last != any(p))
 			last = p
 		}
+		s.lookAtDisks()
 		now := s.now
 		a.send(ctx, func() { a.common = now })
 	}
@@ -284,6 +296,9 @@ func (s Said) PendingRestart() []string { return words(s.Pending) }
 
 // HeldParameters returns the names of those that stay larger than they were asked for.
 func (s Said) HeldParameters() []string { return words(s.Held) }
+
+// FullDisks returns the directories of its server whose file system is full, or nearly so.
+func (s Said) FullDisks() []string { return words(s.Full) }
 
 // OverriddenSettings returns the settings that its server has from elsewhere than where primacy
 // sets them, each as NAME (FILE:LINE).

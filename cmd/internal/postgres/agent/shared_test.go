@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -203,6 +204,21 @@ func TestOverridesAreTold(t *testing.T) {
 	x.load(t.Context(), true)
 	if got := (Said{Overridden: told(x.now.overridden)}).OverriddenSettings(); len(got) > 0 {
 		t.Errorf("told still %q", got)
+	}
+}
+
+// TestFullDisksAreLogged: once for each change, and until there is room.
+func TestFullDisksAreLogged(t *testing.T) {
+	x := newShared(t)
+	for i, full := range [][]string{nil, {"/data"}, {"/data"}, {"/data", "/wal"}, nil} {
+		x.disks = func() []string { return full }
+		x.lookAtDisks()
+		if !slices.Equal(x.now.full, full) {
+			t.Errorf("%d: full are %v, want %v", i, x.now.full, full)
+		}
+	}
+	if n := strings.Count(x.out.String(), "a disk is full"); n != 2 {
+		t.Errorf("the log says it %d times: %s", n, x.out.String())
 	}
 }
 

@@ -34,6 +34,7 @@ type Snapshot struct {
 	MaxLag       core.LSN          // maximum_lag_on_failover
 	Pending      string            // parameters that wait for a restart
 	Overridden   []server.Override // settings of primacy that are in force from elsewhere
+	Full         []string          // directories whose disk is full, or nearly so
 	Tally        Tally
 	Discarded    uint64        // bytes of WAL, by rewinds
 	Reloads      uint64        // of the users' settings: by a tool, or for the shared ones have changed
@@ -98,7 +99,7 @@ func snapshotOf(a *Agent) *Snapshot {
 		Instructions: a.seen.Instructions, Server: a.answered.server, PID: pid, Up: a.answered.up,
 		Looked: a.answered.began, Reloads: max(a.common.loads, 1) - 1 + a.reloads.Load(),
 		Position: a.at, LastLSN: a.seen.LastLSN, MaxLag: a.common.settings.MaxLag,
-		Pending: a.common.pending, Overridden: a.common.overridden, Tally: a.tally.Tally,
+		Pending: a.common.pending, Overridden: a.common.overridden, Full: a.common.full, Tally: a.tally.Tally,
 		Discarded: a.discarded.Load(), StoreSeen: a.storeSeen, TTL: a.cfg.TTL, LoopWait: a.cfg.LoopWait,
 		Runs: func() bool {
 			p, ok := a.server.Running()

@@ -266,6 +266,9 @@ func (m *Member) finish(do Action, d Done, o Observation) {
 }
 
 func (m *Member) read(d Done) {
+	if s := &m.server; d.Recovering != "" && d.Recovering != s.recovering {
+		s.recovering, s.readTries = d.Recovering, 0 // it replays its own WAL, and needs no other's for that
+	}
 	m.server.readTries++
 	complete := d.Err == nil && d.Complete && m.server.cutOff
 	switch {

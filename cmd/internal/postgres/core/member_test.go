@@ -588,6 +588,23 @@ func TestBeforeARewindTheIncarnationChanges(t *testing.T) {
 	r.expect("Follow", ok) // without an answer: it takes no SQL before it has more WAL
 }
 
+// A server that was killed replays its own WAL, which may take minutes. If it followed before the
+// end of that was known it might have too much, and would find no way to stream.
+func TestAServerThatReplaysIsWaitedFor(t *testing.T) {
+	r := newRig(t)
+	rec := pgRecord().Promotion(2, answerOf("c", 3, 200))
+	r.o.Record = &rec
+	r.newTerm(2, "c")
+	r.does("Persist", "Seal")
+	for i := range 3 * readTriesAtMost {
+		r.expect("Read", Done{Recovering: fmt.Sprint("segment ", i/readTriesAtMost)})
+	}
+	r.expect("Read", at(3, 300))
+	r.expect("Stop", ok)
+	r.o.Server = Server{Data: DataReady}
+	r.expect("Rewind", ok)
+}
+
 // The data that a clone copied are consistent only with what that primary had.
 func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 	r := newRig(t)

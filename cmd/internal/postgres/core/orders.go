@@ -86,6 +86,9 @@ type Done struct {
 	Unknown  bool     // of a Write: with Err; it may still be carried out
 	Position Position // of a Read
 	Complete bool     // of a Read
-	LSN      LSN      // of a Stop that was Fast and clean: where the WAL ends; else 0
-	SystemID string   // of an Initdb
+	// Of a Read that is not Complete: the file of WAL that the server replays; empty: it is not
+	// known.
+	Recovering string
+	LSN        LSN    // of a Stop that was Fast and clean: where the WAL ends; else 0
+	SystemID   string // of an Initdb
 }

@@ -9,7 +9,8 @@ type serverRun struct {
 	notStreamingSince time.Duration
 	streamsSince      time.Duration // in each look
 	needsWAL          bool          // rewound or cloned: it must follow to become consistent
-	readTries         int           // of where the WAL ends, since the last one that succeeded
+	readTries         int           // of where the WAL ends, since the last one that succeeded, or got on
+	recovering        string        // the file of WAL that it replayed at the last try
 	bound             bool          // the guardian has confirmed that it ends by the term's deadline
 	// Until when commits could wait for another reason than that this machine does not reach its
 	// voters: the cluster was paused, or too few of them were there to replace this primary.

@@ -192,6 +192,14 @@ var oursLabelled = []labelled{
 		}
 		return all
 	}},
+	{"primacy_postgres_disk_full", "1 for each directory of this member whose file system has less than 64 MiB left.",
+		"directory", prometheus.GaugeValue, func(v view) map[string]float64 {
+			all := map[string]float64{}
+			for _, dir := range v.Full {
+				all[dir] = 1
+			}
+			return all
+		}},
 }
 
 var phases = []core.Phase{core.PhaseEmpty, core.PhaseStopped, core.PhaseSealed, core.PhaseFollowing,

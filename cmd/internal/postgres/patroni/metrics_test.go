@@ -77,6 +77,9 @@ func TestMetrics(t *testing.T) {
 	labelled("primacy_postgres_overridden_setting", "gauge")
 	m.shown.Overridden = []server.Override{{Name: "work_mem", Source: "postgresql.auto.conf:3"}}
 	labelled("primacy_postgres_overridden_setting", "gauge", `{...,setting="work_mem"} 1`)
+	labelled("primacy_postgres_disk_full", "gauge")
+	m.shown.Full = []string{"/data", "/wal"}
+	labelled("primacy_postgres_disk_full", "gauge", `{directory="/data",...} 1`, `{directory="/wal",...} 1`)
 	m.shown.Overridden = nil
 	labelled("primacy_postgres_overridden_setting", "gauge")
 	resign(t, term)

@@ -3,6 +3,7 @@ package server
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,6 +34,20 @@ func (d *directory) processes() (all []process) {
 		}
 	}
 	return all
+}
+
+var recovering = regexp.MustCompile(`startup +recovering ([0-9A-F]{24})`)
+
+// Recovering returns the name of the file of WAL that the server replays, or has replayed last. It
+// is empty where that is not known. It needs no SQL: a server takes none before its data are
+// consistent.
+func (d *directory) Recovering() string {
+	for _, p := range d.processes() {
+		if m := recovering.FindStringSubmatch(p.title); m != nil {
+			return m[1]
+		}
+	}
+	return ""
 }
 
 // worksIn says whether a process runs postgres in that directory.
