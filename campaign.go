@@ -71,9 +71,8 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 // call follows the order o with one call on the store, do. It returns the next order, and the error
 // with which the campaign ends if that order ends it. If an event from outside has left an order in
 // ordered, before or during the call, that is the next order, and of the call's answer only the
-// place is kept. A later event may replace that order: core has seen both events, so the later
-// order suits both. None replaces Lead, since a claim that leads gets no order to call the store
-// before its owner gives it up.
+// place is kept. The last such order wins: core made it knowing the earlier event. Lead is never
+// replaced: until a leading claim is given up core orders no call for it.
 func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	callCtx, cancel := context.WithCancel(ctx)

@@ -217,10 +217,9 @@ type CandidateEvent struct {
 // which Missed counts, and never blocks the candidate. Each call uses a goroutine, which follows
 // the leader.
 //
-// It ends with ctx. If Run's context has ended by then (pass the same one to be sure), it goes on
-// until Run has returned: its last event is then CandidateEnded or CandidateGaveUp. With the
-// context of the present term, or one made from it, it ends at once, so that work can wait for its
-// own reader.
+// It ends with ctx. To get the last event, CandidateEnded or CandidateGaveUp, pass Run's own ctx:
+// then Events goes on until Run has returned. With the context of the present term, or one made
+// from it, it ends at once, so that work can wait for its own reader.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
 		following, cancel := context.WithCancel(ctx)
@@ -233,9 +232,9 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 		c.tellLocked(f, CandidateNow)
 		c.mu.Unlock()
 		defer c.unsubscribe(f)
-		// If the caller ranges no more: close(gone) and cancel run, so the goroutine returns.
-		// If ctx ends: follow returns; settled(ctx) is closed, now or when Run returns; over is
-		// closed; f.next yields what is left, and then returns false.
+		// gone: the caller ranges no more, so the goroutine returns. over: ctx has ended, and Run
+		// has returned if it is to be waited for; f.next yields what is left, and then returns
+		// false.
 		over, gone := make(chan struct{}), make(chan struct{})
 		defer close(gone)
 		wg.Go(func() {

@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -49,7 +50,7 @@ type termState struct {
 	workFailed     bool            // the work failed, as Term.Explain was told
 	successorID    string          // the ID of the session that is to get the claim
 	announcements  *announcements  // in place of the campaign's value; nil: none. Set once
-	shown          *announcement   // the oldest that the store may have for the present ID; nil: not entered
+	shown          *announcement   // what the store has for the present ID, or is to replace; nil: not entered
 	showing        bool            // show runs
 	record         termRecording
 	handOvers      handOverRequests
@@ -258,20 +259,35 @@ func (c *claim) show() {
 		ctx, cancel := context.WithTimeout(c.l.ctx, c.l.s.callLimit)
 		err := c.l.stored.Update(ctx, p, s.value(p.ID, c.value))
 		cancel()
-		c.mu.Lock()
-		if p.ID == c.place.ID && (err == nil || isRefusal(err)) {
-			c.shown = s
-		}
-		c.mu.Unlock()
 		switch tries++; {
-		case err == nil || isRefusal(err):
-			tries = 0
-			c.announcements.answered(s, err)
+		case err == nil:
+			c.mu.Lock()
+			if tries = 0; p.ID == c.place.ID {
+				c.shown = s // before a caller of Restate goes on: it may resign, which records what is shown
+			}
+			c.mu.Unlock()
+			c.announcements.answered(s, nil)
 		case errors.Is(err, driver.ErrGone):
 			c.notify(p.ID, core.ClaimEvent{Kind: core.Lost}, nil)
 		default:
 			c.announcements.answered(s, err)
+			if isRefusal(err) {
+				c.keepShown(p.ID, s.n)
+			}
 		}
+	}
+}
+
+// keepShown is called once the store has refused announcement n for the claim with that ID. The
+// store keeps what it had, and the announcement before n is the last one again. Where that is
+// what the claim shows, nothing is due.
+func (c *claim) keepShown(id string, n uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, kept := c.announcements.get(), *c.shown
+	if id == c.place.ID && last.n == n && bytes.Equal(last.value(id, c.value), kept.value(id, c.value)) {
+		kept.n = n
+		c.shown = &kept
 	}
 }
 

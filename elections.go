@@ -138,7 +138,7 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 		}
 		shut := es.s.shut
 		if n.noMoreTerms {
-			shut = nil // it stays readable: do not select on it again. MoveLocked wakes us at the end
+			shut = nil // closed, so select would take it each time; moveLocked wakes us at the end
 		}
 		select {
 		case <-es.ready:

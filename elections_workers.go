@@ -205,7 +205,7 @@ type batchItem struct {
 }
 
 // begin returns the claims for which nothing else was ordered meanwhile, and marks that their call
-// is under way. A claim that enters carries no record yet.
+// is under way. Of a claim that enters, the record in the place is empty.
 func (all tasks) begin(phase core.ClaimPhase) []batchItem {
 	calls := make([]batchItem, 0, len(all))
 	for _, j := range all {

@@ -12,8 +12,8 @@ import (
 type EventKind int
 
 // Behind each kind stand the fields of [Event] that it fills in, besides At. Of locks only overruns
-// and duplicate IDs are told, since locks come and go too often. WorkStopped comes before Ended, or
-// after it if the right was lost first.
+// and duplicate IDs are told, since locks come and go too often. WorkStopped comes after Ended: at
+// once where the term was given up, later where work outlived the right.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
 	LeaseLost                          // Lease, Cause: its terms' contexts end. Not told once Session.Close was called
@@ -24,7 +24,7 @@ const (
 	Elected                            // Name, Token, Lease; Took: since CampaignBegun
 	Stopping                           // the work has to stop. Name, Token, Lease, Reason, Cause, By, Text, To
 	Ended                              // the right is over: once for each Elected. As Stopping; Took: since Stopping
-	WorkStopped                        // resigned: no work runs. Name, Token, Lease, Reason; Took: since Stopping
+	WorkStopped                        // given up, and no work runs. Name, Token, Lease, Reason; Took: since Stopping
 	HandedOver                         // Name, Token, Lease; To: whose session leads now
 	WorkOverran                        // work still runs though its right is over. Name, Token, Lease, Lock
 	NotHandedOver                      // the hand-over failed, or nobody knows. Name, Token, Lease, To; Cause: why

@@ -179,8 +179,8 @@ func (r *TermRecord) learnEndFrom(next *TermRecord) {
 	if unknown && b.Token == r.Token && !b.Led.After(next.From) {
 		r.ToAfter = b.Led
 	}
-	// The next leader saw an outage, from b.DownFrom to b.DownTo, that was not over when r began.
-	// It is told only if it may have ended r.
+	// The next leader saw an outage, from b.DownFrom to b.DownTo, that ended after r began. It is
+	// told only if it may have ended r.
 	if b.DownTo.After(r.From) && b.DownTo.After(b.DownFrom) && !r.From.IsZero() {
 		switch {
 		case unknown && b.DownTo.After(r.ToAfter): // not over when r was last known to lead

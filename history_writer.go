@@ -64,7 +64,7 @@ type journalRecord struct {
 	r            record
 	keep         int    // as in driver.Journal.Append; 0: the writer's limit
 	once         bool   // it is not worth a second try
-	sumUp        *claim // of this claim's term: first add what the journal has of the terms before; nil: do not
+	sumUp        *claim // whose term it is: first add what the journal has of earlier terms; nil: add nothing
 }
 
 // dueRecord is a term whose beginning, or next sign of life, is recorded when it is due, unless the
@@ -109,7 +109,7 @@ func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
 	if w.journal == nil {
 		return
 	}
-	// Too late if the machine slept since: then some outage is not told.
+	// If the machine slept since, this comes out too late, and some outage is not told.
 	campaignBegan := w.s.clock() - (w.s.uptime() - began)
 	if from, to, ok := w.s.outages.lastOver(campaignBegan); ok {
 		c.record.before = &recordBefore{DownFrom: w.wall(from), DownTo: w.wall(to)}
@@ -187,7 +187,7 @@ func (w *historyWriter) run() {
 func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	if w.ctx.Err() == nil {
-		w.writing = nil // once ctx has ended close needs it
+		w.writing = nil // but not once ctx has ended: then close reads it
 	}
 	switch {
 	case w.ctx.Err() != nil, len(w.ends)+len(w.begins)+len(w.alive) == 0:
@@ -300,7 +300,7 @@ func (c *claim) recordInFlight() (journal string, r driver.Record, ok bool) {
 		return "", r, false
 	}
 	r = *c.record.carried
-	r.Key += endSuffix // if the release writes the plain key yet, both exist, and readers take that one
+	r.Key += endSuffix // if the release arrives after all, both keys exist: readers prefer the plain one
 	return c.record.journal, r, true
 }
 
@@ -446,10 +446,10 @@ func (w *historyWriter) recordOverrunLocked(t *Term, by time.Duration) {
 	}
 }
 
-// sumsUp picks one term of sixteen. Its record is appended, and sums up the terms before it, whose
-// records may be removed then. A term shorter than recordAfter would append nothing: its release
-// carries its only record. But only Append removes old records. So if all terms of a name were that
-// short, its journal would grow for ever. The product is a hash: tokens may grow by even steps.
+// sumsUp picks one term of sixteen that appends its end even if it was short. Only Append removes
+// old records, and the only record of a term shorter than recordAfter is carried by its release: a
+// name with none but short terms would have a journal that grows for ever. The appended record sums
+// up the terms before it. The product is a hash: tokens may grow by even steps.
 func sumsUp(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
 // endRecordLocked returns the record of the end of the claim's term. Cause is why the right is

@@ -26,7 +26,7 @@ type lease struct {
 	deadline     atomic.Int64          // on the boot clock; 0 if the lease ended before its deadline
 	lastDeadline atomic.Int64          // the last deadline that was not 0, also after Close or Gone
 	renewing     atomic.Bool           // a call of Renew has not returned
-	wakeBy       atomic.Int64          // beat runs again by then, if the process runs at all
+	wakeBy       atomic.Int64          // when beat is due to run; how late it runs is the pause
 	paused       atomic.Int64          // the longest that beat has overslept since the last accepted renewal
 	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
 	newsBegan    atomic.Int64          // when the present call of News began, by uptime
@@ -272,7 +272,7 @@ func (l *lease) join(c *claim) bool {
 		return false
 	}
 	if old := l.claims[c.seat]; old != nil {
-		// Old has given its seat back and is about to call forget: close must wait until then.
+		// Old has given its seat back, and will call forget. Until then close must wait for it.
 		l.stillWorking[old] = struct{}{}
 	}
 	l.claims[c.seat] = c

@@ -91,8 +91,8 @@ func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bo
 	return 0, false, nil
 }
 
-// cancel takes out one who waits. It returns false if he does not wait any more. It compares
-// values, since an Elections makes another seatWaiter to cancel with.
+// cancel takes out one who waits. It returns false if he does not wait any more. It compares what w
+// points to, since an Elections cancels with a copy.
 func (st *seatTable) cancel(at seat, w *seatWaiter) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -127,7 +127,7 @@ func (st *seatTable) passOn(at seat, n int) *seatWaiter {
 	if q != nil && len(q.waiting) > 0 {
 		w := q.waiting[0]
 		q.waiting = slices.Delete(q.waiting, 0, 1)
-		w.n = n // only now: while w waited, cancel compared n too
+		w.n = n // not before: while w waits, cancel compares n too
 		return w
 	}
 	if q != nil {
@@ -236,8 +236,8 @@ func notInLine(what string) error {
 // announcements are what Restate and Proclaim set for the claims of one name; a claim of a lock or
 // of an Elections has its own. They are numbered. When the store confirms one, all before it count
 // as confirmed, since a later one replaces them: confirmed.n ≤ last.n. If the last one is refused,
-// last takes the value of confirmed. It keeps its number, so that the next call gets a larger one:
-// this refusal does not answer it.
+// last gets the value of confirmed and keeps its own number, so that the number of the next call is
+// larger than the refused one.
 type announcements struct {
 	users int // guarded by announcementTable.mu
 
@@ -284,7 +284,7 @@ func (all *announcements) get() *announcement {
 	return all.last
 }
 
-// answered takes what the store said to a call that brought it a.
+// answered takes the store's answer to the Claim or Update that carried announcement a.
 func (all *announcements) answered(a *announcement, err error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()

@@ -103,7 +103,8 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims { // carryOutLocked may delete from it, which range allows
-		// Here, since claimEvent may come later. C.term is read without c.mu: it is set before Win.
+		// claimEvent tells it too, on another goroutine, and maybe too late for this step. C.term
+		// is read without c.mu: it is set before Win, and then never changes.
 		if c.term.isOver(now) {
 			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.ClaimEnding, Claim: id}))
 		}
@@ -112,8 +113,8 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 }
 
 // carryOutLocked carries out orders in the order given. An order may cause another step, which
-// calls this again: that call only appends its orders to todo. Core's state is already past the
-// orders that a step has returned, so none may be dropped or overtaken. The caller holds mu.
+// calls this again: that call only appends its orders to todo. Core takes the orders of a step for
+// carried out, so none may be dropped or overtaken. The caller holds mu.
 func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
 	if q.carrying {

@@ -411,7 +411,11 @@ func TestARefusedValueLeavesTheOneBefore(t *testing.T) {
 			}
 			return l.Update(ctx, p, value)
 		}
-		s := b.session("a", u, Options{})
+		on := struct {
+			*updates
+			driver.Journal
+		}{u, b.store}
+		s := b.session("a", on, Options{})
 		term := b.lead(s, "n")
 		c := b.stand(s, "n", "second") // waits for the first, and has what is restated now
 		e := s.Election("n")
@@ -421,6 +425,11 @@ func TestARefusedValueLeavesTheOneBefore(t *testing.T) {
 		}
 		b.wantLine("n", "a=good")
 		wantNil(t, "Resign", term.Resign(context.Background()))
+		for _, r := range b.past("n", 0) {
+			if r.Token == term.Token() && string(r.Value) != "good" {
+				t.Errorf("the history has %q, want the value that others saw", r.Value)
+			}
+		}
 		<-c
 		b.wantLine("n", "a=good")
 		wantNil(t, "Restate", e.Restate(context.Background(), []byte("better")))

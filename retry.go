@@ -97,7 +97,8 @@ func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	}
 	if noAnswer {
 		if s.since == 0 {
-			// Not when the call was sent: the process may have been frozen since.
+			// One attempt ago, and not when the call was sent: the process may have been frozen
+			// since.
 			s.since = max(1, now-timing.Attempt)
 		}
 		s.failed = now

@@ -383,14 +383,14 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 }
 
 // duplicateAge is how long a claim stands before another claim of the same ID is taken for another
-// process's. By then two kinds of leases have run out: those that this process had before, and those
-// of an earlier process that crashed under the same ID and TTL.
+// process's. By then two kinds of leases have run out: those that this process had before, and
+// those of an earlier process that crashed under the same ID and TTL.
 func duplicateAge(l *lease) time.Duration { return l.timing.TTL * 3 / 2 }
 
 // lookForDuplicates reads the line of a name once, duplicateAge from now, and reports other
-// processes that stand there under this session's ID. Of two processes the one that came later
-// finds the other one. Stop calls the look off, as a campaign does when it ends; done, if not nil,
-// is called after the look.
+// processes that stand there under this session's ID. Each of two such processes looks once: the
+// one that came first may look before the other one is there. Stop calls the look off, as a
+// campaign does when it ends; done, if not nil, is called after the look.
 func (s *Session) lookForDuplicates(l *lease, name string, lock bool, done func()) (stop func() bool) {
 	return time.AfterFunc(duplicateAge(l), func() {
 		if done != nil {

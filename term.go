@@ -284,10 +284,9 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 	return e
 }
 
-// expire latches that the clock said no: a renewal that is processed at the same moment cannot make
-// Check say yes again. It stops the claim, which ends the context. The claim learns
-// that the right is over from LeaseOver, which the lease's goroutine beat sends once it has read
-// the clock.
+// expire makes it final that the clock said no: a renewal that is processed at the same moment
+// cannot make Check say yes again. It stops the claim, which ends the context. The lease's
+// goroutine beat, which reads the clock too, tells the claim by LeaseOver that the right is over.
 func (t *Term) expire() error {
 	cause := t.l.overCause()
 	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
@@ -308,9 +307,9 @@ func exitProcess(code int) {
 }
 
 // watchOverrunLocked is called when the right of the term is over. Work that still runs gets one
-// more grace to stop, since the right may have ended without a warning, but not beyond the last
-// deadline: a store that has not lost the claim keeps others out until then. After that the work
-// has overrun. The caller holds the claim's lock.
+// more grace to stop, since the right may have ended without a warning. The grace ends at the last
+// deadline: the store may let others in after it. Work that runs then has overrun. The caller holds
+// the claim's lock.
 func (t *Term) watchOverrunLocked() {
 	if t.activeWork == 0 || t.overdue {
 		return
@@ -420,7 +419,7 @@ func (t *Term) hold(ctx context.Context, work func(context.Context, *Term) error
 		if lost == nil {
 			lost = t.Check()
 		}
-		if lost == nil && ctx.Err() == nil { // else it may have ended because ctx did: no loss
+		if lost == nil && ctx.Err() == nil { // if ctx has ended, the term's context has too, and nothing is lost
 			lost = t.contextError()
 		}
 		if err = failed; lost != nil {

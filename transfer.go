@@ -27,7 +27,7 @@ import (
 // until it answers. Transfer returns nil once the store has confirmed the hand-over. If the
 // successor has left the line meanwhile, the name is released and the error is ErrNotInLine. If ctx
 // ends first, the error is ErrUnreachable, and the hand-over goes on in the background until the
-// store confirms it or the lease runs out. Work of a [Candidate] that calls Transfer gives it a ctx
+// store confirms it or the lease runs out. If the work of a [Candidate] calls Transfer, pass a ctx
 // that ends within Options.Grace: after that the work has outlived its right.
 func (t *Term) Transfer(ctx context.Context, to string) error {
 	if err := t.transferable(to); err != nil {

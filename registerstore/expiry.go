@@ -236,7 +236,9 @@ func (v *expiryWatch) changed(ctx context.Context, st leaseState) (value []byte,
 		if err := storeutil.Sleep(ctx, jitter(pause)); err != nil {
 			return nil, "", err
 		}
-		if value, version, err = v.get(ctx); err == nil && version != st.version {
+		// Repeated where it fails: with a long ttl the next look is minutes away.
+		value, version, err = v.s.look(ctx, v.s.leaseKey(v.lease))
+		if err == nil && version != st.version {
 			return value, version, nil
 		}
 	}

@@ -207,6 +207,44 @@ func TestAWatchThatSleptStrikesInVain(t *testing.T) {
 	})
 }
 
+// With a ttl of 5 min the look after it would come 42 s later.
+func TestALookAtALeaseThatFailedIsRepeated(t *testing.T) {
+	bubble(t, func(t *testing.T, r *hooked) {
+		const ttl = 5 * time.Minute
+		var failing atomic.Bool
+		get := func(ctx context.Context, key string) ([]byte, string, error) {
+			if strings.Contains(key, "lease.") && failing.CompareAndSwap(true, false) {
+				return nil, "", errors.New("the network lost it")
+			}
+			return r.Get(ctx, key)
+		}
+		waits := storeOver(t, plain{&rigged{hooked: r, get: get}})
+		first := granted(t, storeOver(t, r), "a", ttl)
+		claimed(t, first, "n")
+		l := granted(t, waits, "b", ttl)
+		p := claimed(t, l, "n")
+		turn := make(chan error, 1)
+		go func() {
+			_, err := drivertest.Await(t.Context(), l, p)
+			turn <- err
+		}()
+		synctest.Wait()
+		time.Sleep(time.Second) // the lease was looked at once
+		begun := time.Now()
+		if err := waits.Revoke(t.Context(), first.ID()); err != nil {
+			t.Fatal(err)
+		}
+		failing.Store(true)
+		if err := <-turn; err != nil {
+			t.Fatal(err)
+		}
+		// One pause is an eighth of the silence, and a fifth more.
+		if took := time.Since(begun); failing.Load() || took > ttl/5 {
+			t.Errorf("a lease that had ended was seen after %v; no look failed: %v", took, failing.Load())
+		}
+	})
+}
+
 func TestDeadWaitersInTheMiddleCostOneSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, r *hooked) {
 		for range 10 {
