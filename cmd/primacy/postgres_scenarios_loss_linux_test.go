@@ -112,6 +112,7 @@ func TestPatronisScenariosOfLoss(t *testing.T) {
 		if j := p.whole(); j.Record.Timeline <= before.Record.Timeline {
 			t.Errorf("timeline %d after %d", j.Record.Timeline, before.Record.Timeline)
 		}
+		p.verb("history").ends(0).says(": its server has ended")
 	})
 	p.scenario("recovery: check immediate failover when master_start_timeout=0", func() {
 		was := p.whole().Primary

@@ -93,7 +93,7 @@ func (a *Agent) action(work context.Context, order *core.Order, o core.Observati
 			return nil
 		})
 	case core.Transfer:
-		return a.transfer(do.To)
+		return a.transfer(do)
 	}
 	panic(fmt.Sprintf("no such order: %T", order.Do))
 }
@@ -300,16 +300,17 @@ func checkpoint(ctx context.Context, s *server.Server, log *slog.Logger, written
 	}
 }
 
-func (a *Agent) transfer(to string) func(context.Context) core.Done {
+func (a *Agent) transfer(do core.Transfer) func(context.Context) core.Done {
 	term := a.term
 	return func(ctx context.Context) core.Done {
 		ctx, cancel := context.WithTimeout(ctx, term.TTL())
 		defer cancel()
+		term.Explain(do.Why, false)
 		var err error
-		if to == "" {
+		if do.To == "" {
 			err = term.Resign(ctx)
 		} else {
-			err = term.Transfer(ctx, to)
+			err = term.Transfer(ctx, do.To)
 		}
 		return core.Done{Err: err}
 	}

@@ -269,7 +269,7 @@ func (s *shared) follow(ctx context.Context, a *Agent) {
 
 // decided puts what the shared configuration says into an observation.
 func (f inForce) decided(o core.Observation) core.Observation {
-	o.Settings = f.settings
+	o.Settings, o.Server.Full = f.settings, len(f.full) > 0
 	r := o.Record
 	if r != nil && !f.known { // the file's word was for the first record
 		o.Settings.Durability = r.Durability

@@ -64,7 +64,7 @@ func adopt(m *Member, o Observation) (do Action, wait bool) {
 func adopted(m *Member, o Observation) Action {
 	switch {
 	case m.state.Adopted == AdoptedStandby:
-		return Transfer{}
+		return Transfer{Why: "it was adopted as a standby"}
 	case o.Server.Data != DataReady:
 		m.broken = "the data directory that was adopted is empty: put it back"
 		return nil

@@ -18,15 +18,7 @@ func (m *Member) prepare(o Observation) (do Action, wait bool) {
 		m.phase = PhaseStopped
 		m.mustRewind = m.mustRewind || m.state.ByHand
 		if m.mustRewind && !m.mustNotFollow(o) && o.Own == nil {
-			if !o.leads() {
-				return nil, true
-			}
-			// It did not help: the primary lacks WAL that the data need. They are copied anew,
-			// unasked, but not while a failover may need them.
-			if m.rewoundFor == o.Record.Token && !o.Record.votes(m.me()) {
-				return Reinit{0}, true
-			}
-			return Rewind{m.renewed(o)}, true
+			return rewind(m, o), true
 		}
 		if m.state.ByHand {
 			m.why = wasTaken + "waits for a primary to be rewound from"
@@ -58,6 +50,22 @@ func (m *Member) prepare(o Observation) (do Action, wait bool) {
 		m.wake = again
 	}
 	return nil, false
+}
+
+// rewind makes the data of a server that does not run a part of the primary's again.
+func rewind(m *Member, o Observation) Action {
+	switch {
+	case o.Server.Full:
+		m.why = noRoom
+		return nil
+	case !o.leads():
+		return nil
+	case m.rewoundFor == o.Record.Token && !o.Record.votes(m.me()):
+		// It did not help: the primary lacks WAL that the data need. They are copied anew, unasked,
+		// but not while a failover may need them.
+		return Reinit{0}
+	}
+	return Rewind{m.renewed(o)}
 }
 
 // orLead lets a leader whose own server is not well go on with the answers of the others.
@@ -133,7 +141,7 @@ func (m *Member) stream(o Observation) Action {
 	if steady {
 		m.rewoundFor = 0
 	}
-	m.wake = m.server.notStreamingSince + strayAfter
+	m.wake = max(m.server.notStreamingSince, m.server.fullAt) + strayAfter
 	if o.Record.Seq > m.state.Seq {
 		return m.persist(0, o)
 	}
@@ -151,9 +159,14 @@ func (m *Member) renewed(o Observation) State {
 	return n
 }
 
-// stopToRewind stops a server whose WAL is not a part of the primary's. It is rewound next.
+// stopToRewind stops a server whose WAL is not a part of the primary's. It is rewound next, unless
+// its disk is full: a rewind that finds no room leaves data that can only be copied anew.
 func (m *Member) stopToRewind(o Observation) Action {
 	m.phase = PhaseRejoining
+	if o.Server.Full {
+		m.why = noRoom
+		return nil
+	}
 	if !o.leads() {
 		return nil
 	}

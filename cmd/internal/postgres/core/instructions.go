@@ -201,7 +201,7 @@ func (m *Member) leadPaused(o Observation) Action {
 		return Write{n.promoted(wentOn)}
 	case o.closed(m.cfg.Name):
 		m.why = r.Paused.String()
-		return Transfer{}
+		return Transfer{Why: m.why}
 	}
 	return m.survey(o)
 }

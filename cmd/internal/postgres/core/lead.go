@@ -8,7 +8,7 @@ import (
 
 // handing is a switchover under way.
 type handing struct {
-	to      string
+	to, why string
 	began   time.Duration
 	ordered uint64 // the checkpoint before the stop; 0: not yet
 	stopped LSN    // 0: the server was not shut down cleanly
@@ -58,7 +58,8 @@ func (m *Member) lead(o Observation) Action {
 		}
 		return m.promote(*r, sync, o)
 	}
-	return Transfer{} // the record names another under this term: it was written before a restart of ours
+	// The record names another under this term: it was written before a restart of ours.
+	return Transfer{Why: "its agent was restarted"}
 }
 
 // survey asks who is to be promoted.
@@ -88,7 +89,7 @@ func (m *Member) survey(o Observation) Action {
 		}
 		return nil
 	case v.Best.Name != m.cfg.Name:
-		return Transfer{v.Best.Name}
+		return Transfer{v.Best.Name, v.Best.Name + " is to be promoted: " + v.Ground}
 	}
 	n := o.Record.Promotion(s.Token, *v.Best).promoted(v.Ground)
 	m.able = nil
@@ -213,13 +214,13 @@ func (m *Member) switchover(o Observation) (Action, bool) {
 		switch to, why := o.successor(q.To); {
 		case o.Record.Paused != nil: // nobody stands to whom the term could be handed
 		case why == "":
-			m.handing = &handing{to: to, began: o.Now}
+			m.handing = &handing{to: to, why: "switchover", began: o.Now}
 		default:
 			m.refusal, m.why = why, why
 		}
 	}
 	if m.ending && m.handing == nil {
-		m.handing = &handing{began: o.Now}
+		m.handing = &handing{why: "its agent was told to end", began: o.Now}
 	}
 	h := m.handing
 	switch {
@@ -257,15 +258,16 @@ func (m *Member) handOver(o Observation) Action {
 			n.Stopped = h.stopped
 			return Write{n}
 		}
-		return Transfer{h.to}
+		return Transfer{h.to, h.why}
 	}
+	why := cmp.Or(m.stopWhy, "its server has ended")
 	if o.Record != nil { // to any voter: it surveys, and hands on to whoever has most
 		for _, v := range o.Record.Voters {
 			if slices.ContainsFunc(o.Line.members(), func(x Standing) bool { return x.Name == v.Name }) {
-				m.handing = &handing{to: v.Name}
-				return Transfer{v.Name}
+				m.handing = &handing{to: v.Name, why: why}
+				return Transfer{v.Name, why}
 			}
 		}
 	}
-	return Transfer{}
+	return Transfer{Why: why}
 }

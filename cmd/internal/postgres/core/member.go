@@ -69,6 +69,7 @@ type Member struct {
 	surveyBegan time.Duration
 	writes      writes
 	handing     *handing
+	stopWhy     string // why its server, which was promoted, was told to end; empty: it was not
 	lastRequest uint64 // the last one that was carried out, or refused
 	refusal     string // why it cannot be met now
 	fails       int    // of rewinds and clones in a row
@@ -139,6 +140,9 @@ func (m *Member) Step(o Observation) *Order {
 		}
 	}
 	m.wake = 0
+	if m.why == noRoom {
+		m.why = "" // it is said again while it holds
+	}
 	do := m.decide(o)
 	if do == nil || m.retry.delayed(do, o.Now, &m.wake) {
 		return nil
@@ -208,8 +212,12 @@ func (m *Member) learn(o Observation) {
 func (m *Member) begin(do Action, o Observation) {
 	m.server.begin(do, o)
 	switch do := do.(type) {
-	case Follow, Stop:
+	case Follow:
 		m.answer = nil
+	case Stop:
+		m.answer, m.stopWhy = nil, m.why
+	case Promote:
+		m.stopWhy = ""
 	case Initdb:
 		m.state, m.ranInitdb = do.State, false
 	case Rewind:
@@ -302,7 +310,7 @@ func (m *Member) decide(o Observation) Action {
 	if m.broken != "" {
 		m.phase, m.why = PhaseBroken, m.broken
 		if o.Own != nil {
-			return Transfer{} // another member can do what the term is for
+			return Transfer{Why: m.broken} // another member can do what the term is for
 		}
 		return nil
 	}
@@ -339,7 +347,7 @@ func (m *Member) end(o Observation) Action {
 	case o.Server.Running:
 		return Stop{Fast: true}
 	case o.Own != nil:
-		return Transfer{}
+		return Transfer{Why: "its agent was told to end"}
 	}
 	return nil
 }

@@ -287,11 +287,12 @@ func TestATermWhoseServerIsGoneIsHandedOn(t *testing.T) {
 	r := newRig(t)
 	r.leading()
 	r.o.Server = Server{Data: DataReady}
-	if to := r.expect("Transfer", failed()).(Transfer).To; to != "c" { // not started again in this term
-		t.Fatalf("to %q", to)
+	// It is not started again.
+	if do := r.expect("Transfer", failed()).(Transfer); do != (Transfer{"c", "its server has ended"}) {
+		t.Fatalf("the order is %+v", do)
 	}
-	if to := r.expect("Transfer", ok).(Transfer).To; to != "" {
-		t.Fatalf("c did not take it, and then it is given to %q", to)
+	if do := r.expect("Transfer", ok).(Transfer); do != (Transfer{"", "its server has ended"}) {
+		t.Fatalf("c did not take it, and then the order is %+v", do)
 	}
 }
 
@@ -343,8 +344,9 @@ func TestTheTermGoesToTheBest(t *testing.T) {
 	r.newTerm(2, "b")
 	r.seals(at(3, 200))
 	r.hears(answerOf("c", 3, 201))
-	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
-		t.Fatalf("to %q", to)
+	do := r.expect("Transfer", ok).(Transfer)
+	if do.To != "c" || !strings.HasPrefix(do.Why, "c is to be promoted: ") {
+		t.Fatalf("the order is %+v", do)
 	}
 }
 
@@ -361,8 +363,8 @@ func TestASwitchover(t *testing.T) {
 	if w := r.expect("Write", ok).(Write); w.Record.Stopped != 320 {
 		t.Fatalf("the record is %+v", w.Record)
 	}
-	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
-		t.Fatalf("to %q", to)
+	if do := r.expect("Transfer", ok).(Transfer); do != (Transfer{"c", "switchover"}) {
+		t.Fatalf("the order is %+v", do)
 	}
 }
 
@@ -714,6 +716,51 @@ func TestAMemberThatHasStreamedSinceIsRewoundAgain(t *testing.T) {
 	r.expect("Rewind", ok)
 }
 
+// A full disk is no reason to give data up: the server streams again as soon as there is room. If
+// it must be rewound, that waits too.
+func TestNobodyIsRewoundWhileItsDiskIsFull(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.does("Follow", "")
+	r.o.Server.Full = true
+	for range 5 {
+		r.o.Now += strayAfter
+		r.expect("", ok)
+	}
+	r.o.Server.Full = false
+	r.o.Now += strayAfter / 2 // it connects
+	r.expect("", ok)
+	r.o.Now += strayAfter
+	r.expect("Stop", ok)
+	r.o.Server = Server{Data: DataReady, Full: true}
+	r.expect("", ok)
+	if p, why := r.Phase(); p != PhaseStopped || why != noRoom {
+		t.Errorf("it is %s: %s", p, why)
+	}
+	r.o.Server.Full = false
+	r.does("Rewind")
+	if _, why := r.Phase(); why != "" {
+		t.Errorf("it says still: %s", why)
+	}
+
+	r = newRig(t)
+	rec := pgRecord().Promotion(2, answerOf("c", 3, 100))
+	r.o.Record, r.o.Server.Full = &rec, true
+	r.newTerm(2, "c")
+	r.does("Persist", "Seal")
+	r.expect("Read", at(3, 200)) // past the fork
+	r.expect("", ok)
+	if p, why := r.Phase(); p != PhaseRejoining || why != noRoom {
+		t.Errorf("it is %s: %s", p, why)
+	}
+	r.newTerm(3, "c") // and it answers in the next term
+	r.expect("Persist", ok)
+	r.expect("Read", at(3, 200))
+	r.does("Say", "")
+}
+
 func TestAmnesiaOfTheStore(t *testing.T) {
 	for what, change := range map[string]func(*Observation){
 		"no record":              func(o *Observation) { o.Record = nil },
@@ -927,8 +974,8 @@ func TestAnEndedMemberHandsOverFirst(t *testing.T) {
 	r.expect("Stop", Done{LSN: 320})
 	r.o.Server = Server{Data: DataReady}
 	r.expect("Write", ok)
-	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
-		t.Fatalf("to %q", to)
+	if do := r.expect("Transfer", ok).(Transfer); do != (Transfer{"c", "its agent was told to end"}) {
+		t.Fatalf("the order is %+v", do)
 	}
 	r.newTerm(3, "c")
 	r.expect("", ok)
@@ -963,8 +1010,9 @@ func TestAServerThatDoesNotEndKeepsNoTerm(t *testing.T) {
 	r.leading()
 	r.o.Server.Hung = true
 	r.expect("Stop", failed())
-	if to := r.expect("Transfer", ok).(Transfer).To; to != "c" {
-		t.Fatalf("to %q", to)
+	do := r.expect("Transfer", ok).(Transfer)
+	if do != (Transfer{"c", "the server does not answer, or its disk hangs"}) {
+		t.Fatalf("the order is %+v", do)
 	}
 	r.o.Own = nil
 	r.expect("Stop", failed())

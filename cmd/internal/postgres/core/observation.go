@@ -85,6 +85,7 @@ type Server struct {
 	Senders      []Sender
 	Follows      bool   // a walreceiver streams
 	Short        bool   // a standby with too small a max_connections: it replays nothing more until a restart
+	Full         bool   // the disk of its data is, or nearly so
 	Proven       uint64 // the ID of the SetSync order whose value all walsenders have loaded
 	Checkpointed uint64 // the ID of the last Checkpoint order whose checkpoint is written
 

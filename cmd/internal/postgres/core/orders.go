@@ -56,8 +56,8 @@ type (
 	// Checkpoint begins a checkpoint, which makes the stop that follows short.
 	// [Server.Checkpointed] tells when it is written.
 	Checkpoint struct{}
-	// Transfer hands the term to that member; the empty name gives it up.
-	Transfer struct{ To string }
+	// Transfer hands the term to that member; the empty name gives it up. Why is for the history.
+	Transfer struct{ To, Why string }
 )
 
 func (Persist) action()    {}

@@ -7,6 +7,7 @@ type serverRun struct {
 	cutOff            bool // it listens to nobody
 	following         Identity
 	notStreamingSince time.Duration
+	fullAt            time.Duration // when its disk was last seen full
 	streamsSince      time.Duration // in each look
 	needsWAL          bool          // rewound or cloned: it must follow to become consistent
 	readTries         int           // of where the WAL ends, since the last one that succeeded, or got on
@@ -37,7 +38,10 @@ func (s *serverRun) watch(o Observation) (astray, steady bool) {
 	if !o.Server.Follows || s.streamsSince == 0 {
 		s.streamsSince = o.Now
 	}
-	return o.Now-s.notStreamingSince > strayAfter, o.Now-s.streamsSince > strayAfter
+	if o.Server.Full {
+		s.fullAt = o.Now // that is why, and after it the walreceiver needs time to connect
+	}
+	return o.Now-max(s.notStreamingSince, s.fullAt) > strayAfter, o.Now-s.streamsSince > strayAfter
 }
 
 // begin notes what is true from the moment an order goes out.

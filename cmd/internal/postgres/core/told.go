@@ -11,6 +11,10 @@ const tellAfter = time.Second
 // wasTaken begins what people are told of a server that was promoted by hand.
 const wasTaken = "its server was promoted by hand: "
 
+// noRoom is what people are told of data that are neither rewound nor removed while the disk is
+// full: what is left of them may be all that a failover has.
+const noRoom = "must be rewound or copied anew: waits for room on its disk"
+
 // tells returns what a standby says of itself that was told to follow, in place of what it has said
 // so far: that is over once it follows. Kept is that its state cannot be written, which is tried
 // again all the time, and that a reinit failed: whoever waits for that would take it for done.

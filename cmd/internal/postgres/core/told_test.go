@@ -50,7 +50,8 @@ func TestWhatIsToldHasItsRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := Observation{Now: tellAfter, Record: &Record{Primary: Identity{Name: "…"}}}
-	for _, text := range []string{(&serverRun{}).tells(o, ""), Server{Waiting: tellAfter}.tells(), wasTaken} {
+	for _, text := range []string{(&serverRun{}).tells(o, ""), Server{Waiting: tellAfter}.tells(), wasTaken,
+		noRoom} {
 		text, _, _ = strings.Cut(text, ": ")
 		if !strings.Contains(string(page), "\n| `"+text) || text == "" {
 			t.Errorf("no row begins with %q", text)
