@@ -62,7 +62,7 @@ type claimSpec struct {
 	try                 bool // the claim is made only if it holds at once
 	lock                bool // the claim's terms are a lock's
 	turnBits            uint // how many low bits of a term's token count turns (see lockToken)
-	priority            int  // a request with a smaller one is not heard
+	priority            int  // of a request that has one, a smaller or equal one is not heard
 	value               []byte
 	sharedAnnouncements *announcements // the election's, for termState.announcements; else nil
 	observers           []observer

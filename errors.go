@@ -81,7 +81,8 @@ var countedReasons = [...]Reason{Resigned, Transferred, Failed, Expired, Deposed
 
 // causes has for each cause of the core the error that a term ends with, and the reason that its
 // history tells. No term ends for None. A new cause also needs its word in core, and its Reason in
-// Reasons and countedReasons.
+// Reasons, countedReasons, package metrics (tally.go), package trace (trace.go) and, for people, in
+// cmd/internal/shown (reason.go).
 var causes = [core.CauseCount]struct {
 	err    error
 	reason Reason

@@ -168,9 +168,11 @@ func (l *lease) renew(asked core.Time) {
 			l.s.log.log(slog.LevelDebug, "renewal failed", "lease", l.stored.ID(), "err", err)
 		}
 	}
-	l.countRenewal(err, l.s.uptime()-sent)
-	l.post(e)
 	if !cancelled { // else the lease's own end cancelled it, which says nothing of the store
+		l.countRenewal(err, l.s.uptime()-sent)
+	}
+	l.post(e)
+	if !cancelled {
 		l.s.outages.answered(l.s.clock(), l.timing, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -38,4 +39,26 @@ func TestMissesWithoutLateOnesNeverGoBack(t *testing.T) {
 	if st := s.Stats(); st.Misses != st.Late+1 || st.Renewals != 0 {
 		t.Errorf("%+v", st)
 	}
+}
+
+// The end of a lease cancels a renewal that is under way. The store has missed nothing.
+func TestARenewalThatTheEndCancelledIsNoMiss(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		asked := make(chan struct{}, 1)
+		s := b.session("a", &renewing{Store: b.store, renew: func(ctx context.Context, l driver.Lease) error {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}, Options{})
+		wantNil(t, "Resign", b.lead(s, "n").Resign(context.Background()))
+		<-asked
+		wantNil(t, "Close", s.Close(context.Background()))
+		synctest.Wait()
+		if st := s.Stats(); st.Misses != 0 {
+			t.Errorf("%+v, want no miss", st)
+		}
+	})
 }
