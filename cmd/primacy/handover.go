@@ -95,10 +95,9 @@ func (r *request) make(ctx context.Context, a *app, name string) error {
 
 // makeOf is make, of an election that was opened before.
 func (r *request) makeOf(ctx context.Context, a *app, e *primacy.Election) error {
-	name := e.Name()
-	askCtx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
 	if r.to != "" {
+		askCtx, cancel := context.WithTimeout(ctx, a.timeout)
+		defer cancel()
 		now, err := e.State(askCtx)
 		if err != nil {
 			return err
@@ -107,17 +106,12 @@ func (r *request) makeOf(ctx context.Context, a *app, e *primacy.Election) error
 			return err
 		}
 		if now.Leader != nil && now.Leader.ID == r.to {
-			a.say("%s leads %s already, under token %d", r.to, name, now.Leader.Token)
+			a.say("%s leads %s already, under token %d", r.to, e.Name(), now.Leader.Token)
 			return printLeader(a, now)
 		}
 	}
-	token, err := e.Ask(askCtx, primacy.Request{To: r.to, Reason: r.reason, By: a.person()})
-	switch {
-	case errors.Is(err, primacy.ErrNoLeader):
-		return fail(exitNo, "nobody leads %s", name)
-	case errors.Is(err, primacy.ErrNotInLine), errors.Is(err, primacy.ErrDuplicateID):
-		return &exitError{exitNo, err}
-	case err != nil:
+	token, err := r.ask(ctx, a, e)
+	if err != nil {
 		return err
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, r.wait)
@@ -127,6 +121,20 @@ func (r *request) makeOf(ctx context.Context, a *app, e *primacy.Election) error
 		return r.late(ctx, a, e, token)
 	}
 	return r.answered(a, st, token)
+}
+
+// ask asks the leader, and returns under which token it leads.
+func (r *request) ask(ctx context.Context, a *app, e *primacy.Election) (primacy.Token, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	token, err := e.Ask(ctx, primacy.Request{To: r.to, Reason: r.reason, By: a.person()})
+	switch {
+	case errors.Is(err, primacy.ErrNoLeader):
+		return 0, fail(exitNo, "nobody leads %s", e.Name())
+	case errors.Is(err, primacy.ErrNotInLine), errors.Is(err, primacy.ErrDuplicateID):
+		return 0, &exitError{exitNo, err}
+	}
+	return token, err
 }
 
 // find takes --to for a host if no candidate has it for its ID. What means nobody is left as it is:

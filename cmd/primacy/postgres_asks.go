@@ -149,14 +149,36 @@ func (v *asking) handOver(r *reached, to, reason string) error {
 	if err := q.check(); err != nil {
 		return err
 	}
-	if err := q.makeOf(v.cmd.Context(), v.app, r.election); err != nil {
-		if j, e := r.now(v.cmd.Context()); e == nil && j.Primary != "" && j.member(j.Primary).Why != "" {
-			return fmt.Errorf("%w: %s", err, j.member(j.Primary).Why)
-		}
+	token, err := q.ask(v.cmd.Context(), v.app, r.election)
+	if err != nil {
 		return err
 	}
-	_, err := v.await(r, "nobody is the primary yet", func(j clusterJSON) (bool, error) { return j.Primary != "", nil })
-	return err
+	doing := "" // what the primary does meanwhile: its checkpoint may take minutes
+	j, err := v.await(r, "the primary was asked to hand over", func(j clusterJSON) (bool, error) {
+		if m := j.member(j.Primary); m != nil && m.Why != doing && j.Token == uint64(token) {
+			if doing = m.Why; doing != "" {
+				v.say("%s %s", m.Name, printable(doing))
+			}
+		}
+		return j.Primary != "" && j.Token != uint64(token), nil
+	})
+	if err != nil {
+		return err
+	}
+	v.say("%s is the primary under token %d, on timeline %d", j.Primary, j.Token, j.Record.Timeline)
+	if to != "" && j.Primary != to {
+		return fail(exitNo, "the primary has handed over, but %s is the primary now, not %s", j.Primary, to)
+	}
+	return v.printPrimary(j)
+}
+
+// printPrimary writes who is the primary to stdout.
+func (v *asking) printPrimary(j clusterJSON) error {
+	if v.output != "table" {
+		return v.writeJSON(j)
+	}
+	fmt.Fprintln(v.stdout, j.Primary)
+	return nil
 }
 
 func postgresPauseCommand(a *app) *cobra.Command {

@@ -291,7 +291,7 @@ func TestThePostgresVerbs(t *testing.T) {
 	if j.Primary != was.Primary || j.Record.Timeline != was.Record.Timeline {
 		t.Errorf("%s was promoted during a pause", j.Primary)
 	}
-	c.verb("switchover").ends(0)
+	c.verb("switchover").ends(0).complains("is the primary under token", ", on timeline 5")
 	if now := c.whole(); now.Primary == was.Primary {
 		t.Errorf("%s is the primary after a switchover", now.Primary)
 	}
