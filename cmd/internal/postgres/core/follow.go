@@ -1,5 +1,7 @@
 package core
 
+import "math"
+
 // mustNotFollow says whether the record's primary is of an older term than this member is sealed
 // for, or not known.
 func (m *Member) mustNotFollow(o Observation) bool {
@@ -52,6 +54,10 @@ func (m *Member) prepare(o Observation) (do Action, wait bool) {
 	return nil, false
 }
 
+// copying is that of data which a rewind was to change. If it failed before the first byte, they
+// may be the copy of another primary, and then no WAL of this one makes them consistent.
+const copying = math.MaxUint64
+
 // rewind makes the data of a server that does not run a part of the primary's again.
 func rewind(m *Member, o Observation) Action {
 	switch {
@@ -65,7 +71,9 @@ func rewind(m *Member, o Observation) Action {
 		// but not while a failover may need them.
 		return Reinit{0}
 	}
-	return Rewind{m.renewed(o)}
+	n := m.renewed(o)
+	n.Copied = copying // where it fails, the data may be what they were
+	return Rewind{n, o.Record.Token}
 }
 
 // orLead lets a leader whose own server is not well go on with the answers of the others.

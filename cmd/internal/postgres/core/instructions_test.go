@@ -420,7 +420,7 @@ func TestAVoterIsNotCopiedAnewUnasked(t *testing.T) {
 	r.o.Server.Follows = false
 	r.expect("", ok)
 	r.strays()
-	r.expect("Rewind", ok)
+	r.does("Rewind", "Persist")
 	r.restarted()
 	r.expect("", ok)
 	r.o.Record.Voters = []Identity{r.me()} // it was admitted meanwhile

@@ -256,7 +256,7 @@ func (m *Member) finish(do Action, d Done, o Observation) {
 		m.rejoined(d)
 	case Rewind:
 		if m.rejoined(d); d.Err == nil {
-			m.rewoundFor = do.State.Copied
+			m.rewoundFor, m.state.Copied, m.stateUnsure = do.From, do.From, true
 		}
 	case Clone:
 		m.rewoundFor = 0

@@ -574,7 +574,7 @@ func TestBeforeARewindTheIncarnationChanges(t *testing.T) {
 	r.expect("Stop", ok)
 	r.o.Server = Server{Data: DataReady}
 	w := r.expect("Rewind", failed()).(Rewind)
-	if w.State.Incarnation != "new1" || w.State.Copied != 1 {
+	if w.State.Incarnation != "new1" || w.State.Copied != copying || w.From != 1 {
 		t.Fatalf("%+v", w)
 	}
 	r.o.Server.Data = DataPartial
@@ -680,7 +680,7 @@ func TestAMemberThatARewindDoesNotHelpIsCloned(t *testing.T) {
 	r.expect("Read", at(3, 200))
 	r.does("Follow", "")
 	r.strays()
-	r.expect("Rewind", ok)
+	r.does("Rewind", "Persist")
 	r.restarted()
 	r.o.Server.Follows = true // it connects, and is told that the WAL is gone
 	r.expect("", ok)
@@ -704,7 +704,7 @@ func TestAMemberThatHasStreamedSinceIsRewoundAgain(t *testing.T) {
 	r.expect("Read", at(3, 200))
 	r.does("Follow", "")
 	r.strays()
-	r.expect("Rewind", ok)
+	r.does("Rewind", "Persist")
 	r.restarted()
 	r.o.Server.Follows = true
 	r.expect("", ok)
@@ -759,6 +759,43 @@ func TestNobodyIsRewoundWhileItsDiskIsFull(t *testing.T) {
 	r.expect("Persist", ok)
 	r.expect("Read", at(3, 200))
 	r.does("Say", "")
+}
+
+// A rewind that failed has changed nothing. The data are still a copy of a former primary that was
+// further than the present one: they would stream, vote, and never become consistent.
+func TestARewindThatFailedIsNoCopyOfThePrimary(t *testing.T) {
+	r := newRig(t)
+	r.Member = NewMember(r.cfg, State{Incarnation: "1", Sealed: 1, Seq: 7, SystemID: "s", Copied: 1})
+	rec := pgRecord().Promotion(2, answerOf("c", 3, 200))
+	r.o.Record = &rec
+	r.newTerm(2, "c")
+	r.does("Persist", "Seal")
+	toRewind := func() {
+		t.Helper()
+		for range readTriesAtMost + 1 {
+			r.expect("Read", failed())
+		}
+		r.expect("Stop", ok)
+		r.o.Server = Server{Data: DataReady}
+	}
+	again := func() {
+		t.Helper()
+		r.expect("Start", ok)
+		r.o.Server.Running = true
+	}
+	toRewind()
+	r.expect("Rewind", failed())
+	if p := r.expect("Persist", ok).(Persist); p.State.Copied != copying {
+		t.Fatalf("it notes %+v", p.State)
+	}
+	again()
+	toRewind()
+	r.expect("Rewind", ok)
+	if p := r.expect("Persist", ok).(Persist); p.State.Copied != 2 {
+		t.Fatalf("it notes %+v", p.State)
+	}
+	again()
+	r.does("Follow", "")
 }
 
 func TestAmnesiaOfTheStore(t *testing.T) {

@@ -15,7 +15,8 @@ type State struct {
 	Seq         uint64 `json:"seq,string"`    // the largest record it has seen
 	SystemID    string `json:"system_id"`     // of the database system: where the state was lost, from pg_control
 	// The token of the record whose primary the data were copied from by the last clone or rewind.
-	// They are consistent only with WAL of that primary; 0: they have been since.
+	// They are consistent only with WAL of that primary; 0: they have been since; [copying]: a
+	// rewind was begun, and is not known to have succeeded.
 	Copied uint64 `json:"copied,string,omitempty"`
 	// Directory tells the data directory from another one that stands in its place later. Empty: it
 	// is to be noted.

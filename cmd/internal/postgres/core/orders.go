@@ -32,7 +32,10 @@ type (
 	Follow struct{ Primary Identity }
 	// Rewind makes the data directory able to follow the primary: WAL that the primary has not is
 	// saved, then discarded. The state with its new incarnation is on disk before it begins.
-	Rewind struct{ State State }
+	Rewind struct {
+		State State
+		From  uint64 // the token of the record whose primary it is rewound from
+	}
 	// Clone makes the data directory a copy of the primary's, under the same condition. It and
 	// Rewind are given up, with an error, when the record names another primary meanwhile.
 	Clone struct{ State State }
