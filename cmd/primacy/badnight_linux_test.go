@@ -269,7 +269,8 @@ func TestTheBadNight(t *testing.T) {
 		t.Errorf("the command outlived its right by %s ms, the history says %s", said, told)
 	}
 
-	// 6: the crash loop is one line, and its starts come ever more seldom.
+	// 6: the crash loop is one line, and its starts come ever more seldom. On a busy machine one
+	// crash may come before the term that was asked to end.
 	loop := regexp.MustCompile(`(?m)^(\d+)\.\.(\d+) .*failed: the command ended with status 1 ×(\d+) +-$`).
 		FindStringSubmatch(table)
 	n := 0
@@ -280,8 +281,9 @@ func TestTheBadNight(t *testing.T) {
 	}
 	slices.Reverse(all)
 	ends := crashesOf(all)
-	if loop == nil || loop[3] != strconv.Itoa(n) {
-		t.Errorf("%d crashes, told as %q in\n%s", n, loop, table)
+	row := slices.IndexFunc(all, func(r shown.Term) bool { return r.Reason != primacy.Failed })
+	if loop == nil || loop[3] != strconv.Itoa(row) {
+		t.Errorf("%d crashes in a row, told as %q in\n%s", row, loop, table)
 	}
 	for i := 1; i < len(ends); i++ { // a busy machine makes it longer
 		if least := min(time.Second<<(i-1), 8*time.Second) - 100*time.Millisecond; ends[i].Sub(ends[i-1]) < least {

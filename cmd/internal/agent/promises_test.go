@@ -3,10 +3,13 @@ package agent
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -182,6 +185,40 @@ func TestAConnectionThatIsUsedAgainIsClosed(t *testing.T) {
 	}
 	c.Close()
 	eventually(t, "the client that closed its connection has stopped", func() bool { return s.leader("n") == "" })
+}
+
+// To stop its own read between two requests the server gives it a deadline that has passed.
+func TestAReadThatTheServerInterruptsIsNoEnd(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	c := &conn{Conn: server}
+	read := func(deadline time.Time) error {
+		if err := c.SetReadDeadline(deadline); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Read(make([]byte, 1))
+		return err
+	}
+	if err := read(time.Unix(1, 0)); !errors.Is(err, os.ErrDeadlineExceeded) || c.closed() {
+		t.Fatalf("an interrupted read = %v, closed: %v", err, c.closed())
+	}
+	client.Close()
+	if err := read(time.Time{}); !errors.Is(err, io.EOF) || !c.closed() {
+		t.Errorf("a read after the client has closed = %v, closed: %v", err, c.closed())
+	}
 }
 
 // whenEnded is a client that asks, as soon as it reads that its term has ended, whether the server
