@@ -150,20 +150,31 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 		return ctx.Err() // and no Claim can enter any more
 	}
 	groups := groupBy(places, func(p driver.Place) string { return p.Name })
-	return together(len(groups), func(g int) error { return l.release(ctx, pick(places, groups[g])) })
+	gone := make([][]driver.Place, len(groups))
+	err := together(len(groups), func(g int) (err error) {
+		gone[g], err = l.release(ctx, pick(places, groups[g]))
+		return err
+	})
+	// Together: records that many names leave in one journal are one write, where each by itself
+	// would take turns with the others for longer than recordPatience.
+	if err2 := l.record(ctx, slices.Concat(gone...)...); err == nil {
+		err = err2
+	}
+	return err
 }
 
-// release gives places of one name up.
-func (l *lease) release(ctx context.Context, places []driver.Place) error {
-	for _, p := range places {
-		l.beginRelease(p)
+// release gives places of one name up. It returns them, with the records that they are to leave: of
+// what did not stand there is none. With an error it returns no places.
+func (l *lease) release(ctx context.Context, places []driver.Place) ([]driver.Place, error) {
+	stood, mayEnter, mark := make([]bool, len(places)), make([]bool, len(places)), newMark()
+	for i, p := range places {
+		mayEnter[i] = l.beginRelease(p)
 	}
-	stood, mark := make([]bool, len(places)), newMark()
 	d, err := l.s.stepAs(ctx, mark, places[0].Name, func(d *document) (force bool, err error) {
 		for i, p := range places {
 			stood[i] = d.drop(l.me(), p)
 			// A write that would enter the claim may be on its way: it must find another version.
-			force = force || !stood[i] && l.mayEnter(p.ID)
+			force = force || !stood[i] && mayEnter[i]
 		}
 		return force, nil
 	})
@@ -180,9 +191,9 @@ func (l *lease) release(ctx context.Context, places []driver.Place) error {
 		}
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return l.record(ctx, places...)
+	return places, nil
 }
 
 // Exchange implements [driver.Exchanger].
@@ -194,14 +205,13 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	err = l.alive(ctx, func() error {
 		done := l.beginEntering(want.ID)
 		wasSpent := l.isSpent(p.ID)
-		l.beginRelease(p)
-		mark := newMark()
+		mayEnter, mark := l.beginRelease(p), newMark()
 		d, err := l.s.stepAs(ctx, mark, p.Name, func(d *document) (_ bool, err error) {
 			if l.wasRemoved(d, want.ID) {
 				return false, l.goneErr("exchange " + strconv.Quote(p.Name))
 			}
 			place, stood, err = d.exchange(l.me(), p, want)
-			return !stood && l.mayEnter(p.ID), err
+			return !stood && mayEnter, err
 		})
 		done(err)
 		switch {

@@ -115,6 +115,42 @@ func TestAWriteUnderWayEntersNothingAfterItsClaimHeardOfTheRelease(t *testing.T)
 	})
 }
 
+// The same where that write was carried out and answered while the release still waited for what it
+// had read before.
+func TestAReleaseThatReadBeforeTheClaimWasWrittenFindsIt(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hooked) {
+		var hold atomic.Bool
+		held, released := make(chan struct{}), make(chan error, 1)
+		r := &rigged{hooked: h}
+		r.get = func(ctx context.Context, key string) ([]byte, string, error) {
+			value, version, err := h.Register.Get(ctx, key)
+			if isLine(key) && hold.CompareAndSwap(true, false) {
+				<-held // the answer is on its way
+			}
+			return value, version, err
+		}
+		s := storeOver(t, r)
+		l := granted(t, s, "me", 10*time.Second)
+		h.bend(func(ctx context.Context, key string, value []byte, version string) (string, bool, error) {
+			h.bend(nil)
+			hold.Store(true)
+			go func() { released <- l.Release(t.Context(), driver.Place{Name: "n", ID: "x"}) }()
+			synctest.Wait()
+			return h.Register.Put(ctx, key, value, version)
+		})
+		if _, err := l.Claim(t.Context(), driver.Claim{Name: "n", ID: "x"}); err != nil {
+			t.Fatal(err)
+		}
+		close(held)
+		if err := <-released; err != nil {
+			t.Fatal(err)
+		}
+		if n := standing(t, s, "n"); n != 0 {
+			t.Errorf("%d claims stand after the release, want none", n)
+		}
+	})
+}
+
 // The same where the unknown write was of an earlier call of Claim.
 func TestAFinalAnswerSaysNothingOfTheWriteOfAnEarlierCall(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hooked) {

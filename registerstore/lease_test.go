@@ -451,3 +451,33 @@ func TestOnePlaceIsRefusedAndTheOthersAreTold(t *testing.T) {
 		})
 	}
 }
+
+// The records that many names leave in one journal are one write: where each took turns with the
+// others, a slow register kept only some of them.
+func TestRecordsOfManyNamesAreOneWrite(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hooked) {
+		s := storeOver(t, h)
+		l := granted(t, s, "me", 10*time.Second)
+		var places []driver.Place
+		for i := range 20 {
+			p := claimed(t, l, fmt.Sprint("n", i))
+			p.Journal, p.Record = "j", &driver.Record{Key: fmt.Sprintf("%02d", i), Value: []byte("v")}
+			places = append(places, p)
+		}
+		var writes atomic.Int64
+		h.bend(func(ctx context.Context, key string, value []byte, version string) (string, bool, error) {
+			if strings.Contains(key, "journal.") {
+				writes.Add(1)
+				time.Sleep(time.Second)
+			}
+			return h.Register.Put(ctx, key, value, version)
+		})
+		if err := l.Release(t.Context(), places...); err != nil {
+			t.Fatal(err)
+		}
+		all, err := s.Records(t.Context(), "j", "", 100)
+		if len(all) != len(places) || err != nil || writes.Load() != 1 {
+			t.Errorf("%d records, %v, in %d writes, want %d in one", len(all), err, writes.Load(), len(places))
+		}
+	})
+}

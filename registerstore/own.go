@@ -162,26 +162,23 @@ func (o *ownClaims) enteredLocked(id string, e *entry) {
 	}
 }
 
-// mayEnter says whether a claim with that ID may be about to enter.
-func (o *ownClaims) mayEnter(id string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.entering[id] != nil
-}
-
 // beginRelease notes that a place is being given up: its ID must not enter any more, and its end is
-// no news.
-func (o *ownClaims) beginRelease(p driver.Place) {
+// no news. MayEnter says that a claim with that ID may be about to enter: its write may come after
+// what is read from now on. Who asks only after he has read may find that call ended, and the claim
+// standing that he did not see.
+func (o *ownClaims) beginRelease(p driver.Place) (mayEnter bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	mayEnter = o.entering[p.ID] != nil
 	st := o.names[p.Name][p.ID]
 	if o.ended || st != nil && p.Token != 0 && st.place.Token != p.Token { // another term's
-		return
+		return mayEnter
 	}
 	o.spent.Add(p.ID)
 	if st != nil {
 		st.leaving = true
 	}
+	return mayEnter
 }
 
 // releaseUnknown notes that a write under mark may have given up a place, which may have a record
