@@ -11,6 +11,8 @@
 //	redis+plain://[[USER]:PASSWORD@]HOST[,HOST,HOST][/DB]          the same over keys that redsync
 //	                                                               and redislock understand
 //	zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]                zks:// with TLS
+//	k8s://[NAMESPACE]                                              Leases of Kubernetes; without
+//	                                                               NAMESPACE the pod's own
 //
 // Options follow as a query. For every store: password-file=FILE (instead of a password in the
 // URL). With TLS: ca=FILE (certificate authority), cert=FILE and key=FILE (this client's
@@ -27,6 +29,8 @@
 //	          less long ago does not count) or guard=off
 //	zk        ROOT is the node under which all others are, default "primacy"; tick=DURATION (the
 //	          servers' tickTime, if they do not tell it)
+//	k8s       prefix=NAME; kubeconfig=FILE and context=NAME, if [Kubeconfig] reads them, as in
+//	          the program: without them $KUBECONFIG, the pod's account or ~/.kube/config
 //
 // Write %XX for characters that mean something in a URL, in passwords above all: / is %2F, ? is
 // %3F, @ is %40, % is %25.
@@ -39,6 +43,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
+	"github.com/primacy-go/primacy/k8sstore"
 	"github.com/primacy-go/primacy/pgstore"
 	"github.com/primacy-go/primacy/redisstore"
 	"github.com/primacy-go/primacy/redlockstore"
@@ -50,7 +55,7 @@ var ErrURL = errors.New("not a store URL")
 
 // kind is what one scheme means.
 type kind struct {
-	port    string // of a host without one; "" where the URL names a socket
+	port    string // of a host without one; "" where the URL names no hosts
 	secure  bool
 	example string
 	open    func(ctx context.Context, a address) (driver.Store, error)
@@ -65,6 +70,7 @@ func init() {
 	redis := opener(redisConfig, redisstore.Open)
 	redlock := opener(redlockConfig, redlockstore.Open)
 	zookeeper := opener(zkConfig, zkstore.Open)
+	kubernetes := opener(k8sConfig, k8sstore.Open)
 	kinds = map[string]kind{
 		"etcd":          {port: "2379", example: "etcd://HOST:2379", open: etcd},
 		"etcds":         {port: "2379", secure: true, example: "etcds://HOST:2379", open: etcd},
@@ -79,6 +85,7 @@ func init() {
 		"rediss+plain":  {port: "6379", secure: true, example: "rediss+plain://HOST:6379", open: redlock},
 		"zk":            {port: "2181", example: "zk://HOST:2181", open: zookeeper},
 		"zks":           {port: "2181", secure: true, example: "zks://HOST:2181", open: zookeeper},
+		"k8s":           {secure: true, example: "k8s://NAMESPACE", open: kubernetes},
 	}
 }
 
@@ -96,7 +103,7 @@ func opener[C any, S driver.Store](config func(address) (C, error), open func(co
 
 // Schemes are those that [Open] knows, in order of importance, without the ones that only add TLS
 // and the socket of one machine.
-var Schemes = []string{"etcd", "postgres", "redis", "redis+quorum", "redis+plain", "zk"}
+var Schemes = []string{"etcd", "postgres", "redis", "redis+quorum", "redis+plain", "zk", "k8s"}
 
 // DefaultPort returns the port of a host that is named without one, "" for an unknown scheme and
 // for one without hosts.

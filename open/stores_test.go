@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/k8sstore"
 )
 
 func TestPostgresURLs(t *testing.T) {
@@ -69,6 +70,34 @@ func TestZooKeeperURLs(t *testing.T) {
 	}
 }
 
+// A namespace is that of the URL, else that of the context, else the one that kubectl takes.
+func TestKubernetesURLs(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/dev/null")
+	asked, there := "", ""
+	Kubeconfig = func(file, context string) (k8sstore.Config, error) {
+		asked = file + " " + context
+		return k8sstore.Config{URL: "https://h", Namespace: there}, nil
+	}
+	t.Cleanup(func() { Kubeconfig = nil })
+	for _, want := range []struct{ url, there, asked, namespace, prefix string }{
+		{"k8s://", "", " ", "default", ""},
+		{"k8s://", "team", " ", "team", ""},
+		{"k8s://mine?prefix=p", "team", " ", "mine", "p"},
+		{"k8s://?kubeconfig=/a/b&context=c", "team", "/a/b c", "team", ""},
+	} {
+		there = want.there
+		a, err := parse(want.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := k8sConfig(a)
+		if err != nil || asked != want.asked || c.Namespace != want.namespace || c.Prefix != want.prefix ||
+			c.URL != "https://h" {
+			t.Errorf("%s: %q, %+v, %v", want.url, asked, c, err)
+		}
+	}
+}
+
 // TestEachStoreSaysWhatIsWrongWithItsURL goes through Open, which must not get as far as the
 // network.
 func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
@@ -93,6 +122,10 @@ func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
 		"zk://u@h":                                            "user and password go together",
 		"zk://h?tick=soon":                                    "use a duration",
 		"zk://h?ca=/x":                                        "use zks://",
+		"k8s://u:CANARY@n":                                    "nothing else",
+		"k8s://n/x":                                           "nothing else",
+		"k8s://n?token=CANARY":                                `unknown option "token"`,
+		"k8s://n?context=x":                                   "with client-go at hand use k8sstore.New",
 	} {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		st, err := Open(ctx, url)

@@ -18,13 +18,14 @@ type address struct {
 	scheme         string
 	user, password string
 	hosts          []string   // HOST:PORT
+	namespace      string     // of Kubernetes
 	path           string     // without slashes around it
 	query          url.Values // what has not been taken yet
 	err            error      // the first thing that is wrong with the options
 }
 
 func (a address) secure() bool    { return kinds[a.scheme].secure }
-func (a address) onSocket() bool  { return kinds[a.scheme].port == "" }
+func (a address) onSocket() bool  { return a.scheme == "etcd+unix" }
 func (a address) example() string { return kinds[a.scheme].example }
 
 // parse takes a URL apart. By hand, since net/url takes one host only and puts passwords into its
@@ -57,9 +58,12 @@ func parse(rawURL string) (a address, err error) {
 	if err1 != nil || err2 != nil {
 		return a, bad("what follows the hosts, or the options after ?, have a %% that is not followed by two hex digits, or a semicolon")
 	}
-	if a.onSocket() {
+	switch {
+	case a.onSocket():
 		err = a.checkSocket(authority)
-	} else {
+	case a.scheme == kubernetesScheme:
+		err = a.readNamespace(authority)
+	default:
 		err = a.readHosts(authority)
 	}
 	if err != nil {

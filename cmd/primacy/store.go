@@ -21,6 +21,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
+	"github.com/primacy-go/primacy/cmd/internal/kubeconfig"
 	"github.com/primacy-go/primacy/cmd/internal/speaks"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
@@ -36,7 +37,10 @@ type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
-func init() { redis.SetLogger(noLog{}) }
+func init() {
+	redis.SetLogger(noLog{})
+	open.Kubeconfig = kubeconfig.Load
+}
 
 // openStore opens the store that --store names and returns what closes it. It gives up after
 // --timeout, and at once where waiting does not help.
@@ -141,7 +145,7 @@ func (a *app) wrongServer(ctx context.Context) error {
 // knownScheme reports whether a store URL has one of open's schemes.
 func knownScheme(url string) bool {
 	scheme, _, _ := strings.Cut(url, "://")
-	return open.DefaultPort(scheme) != ""
+	return open.DefaultPort(scheme) != "" || scheme == "k8s"
 }
 
 // embeddedDir is the directory of the embedded store that --store names.
@@ -239,6 +243,8 @@ func storesTopic() *cobra.Command {
   redis+quorum://HOST,HOST,HOST[/DB]                    independent servers, a majority decides; no tokens, no order
   redis+plain://HOST[/DB]                               the same with the keys of redsync and redislock
   zk://[USER:PASSWORD@]HOST[:2181][,HOST…][/ROOT]       zks:// with TLS
+  k8s://[NAMESPACE]                                     Leases of Kubernetes, from a pod, or by kubeconfig=FILE,
+                                                        context=NAME, $KUBECONFIG, ~/.kube/config; prefix=NAME
 
 Options follow as a query: password-file=FILE, and with TLS ca=FILE, cert=FILE, key=FILE, server-name=NAME
 (PostgreSQL has libpq's own). Write %XX for / ? @ % in user and password: / is %2F, ? is %3F, @ is %40, % is

@@ -356,6 +356,9 @@ func TestNobodyAnswers(t *testing.T) {
 	all := map[string]*prog{}
 	for _, scheme := range open.Schemes {
 		url := fmt.Sprintf("%s://u:%s@%s", scheme, swordfish, freeAddr(t))
+		if scheme == "k8s" { // its URL names no host
+			url = "k8s://?kubeconfig=" + aKubeconfig(t, "https://"+freeAddr(t), swordfish)
+		}
 		all[scheme] = w.start("leader", "n", "--store", url, "--timeout", "5s")
 	}
 	for scheme, p := range all {
@@ -365,6 +368,17 @@ func TestNobodyAnswers(t *testing.T) {
 			t.Errorf("%s: the password is in %q", scheme, p.err.String())
 		}
 	}
+}
+
+// aKubeconfig writes a kubeconfig for a server and a token, and returns its path.
+func aKubeconfig(t *testing.T, server, token string) string {
+	path := filepath.Join(t.TempDir(), "config")
+	text := fmt.Sprintf(`{current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
+clusters: [{name: a, cluster: {server: %q}}], users: [{name: a, user: {token: %q}}]}`, server, token)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // TestTheSchemaIsPrinted has an administrator create what the program's own user may not.

@@ -16,12 +16,14 @@ import (
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/programtest"
+	"github.com/primacy-go/primacy/open"
 )
 
 // helperEnv says that this binary runs as one of the helper processes below.
 const helperEnv = "TORTURE_HELPER"
 
 func TestMain(m *testing.M) {
+	open.Kubeconfig = readKubeconfig
 	switch os.Getenv(helperEnv) {
 	case "act":
 		check(actMain())

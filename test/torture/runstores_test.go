@@ -20,7 +20,7 @@ const storeTTL = 3 * time.Second
 // TestRun has etcd.
 func stores() []*storeUnder {
 	return []*storeUnder{onPostgres(), onPostgresPair(), onRedis(), onRedisPair(), onQuorum(), onZooKeeper(),
-		onEnsemble()}
+		onEnsemble(), onKubernetes()}
 }
 
 // chosen are the stores that TORTURE_STORE names, or all.

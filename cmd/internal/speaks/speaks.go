@@ -116,6 +116,9 @@ func ask(ctx context.Context, addr, say string) (answer []byte, silent bool) {
 // Hosts returns the servers of a store URL that open.Open takes, each as HOST:PORT.
 func Hosts(storeURL string) (hosts []string) {
 	scheme, rest, _ := strings.Cut(storeURL, "://")
+	if scheme == "k8s" { // it names a namespace
+		return nil
+	}
 	if i := strings.IndexAny(rest, "/?"); i >= 0 {
 		rest = rest[:i]
 	}

@@ -1,0 +1,100 @@
+//go:build linux
+
+package torture
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/internal/k8stest"
+	"github.com/primacy-go/primacy/k8sstore"
+)
+
+// kubernetesTTL leaves an API server and the etcd below it time for a write on a busy machine.
+const kubernetesTTL = 4 * time.Second
+
+// onKubernetes is a real API server on an etcd of its own, which has half of the troubles.
+func onKubernetes() *storeUnder {
+	return &storeUnder{name: "k8s", long: true, ttl: kubernetesTTL, spare: 2 * kubernetesTTL,
+		start: func(t testing.TB) *installed {
+			srv, dir := k8stest.StartReal(t), t.TempDir()
+			etcd := func(*rand.Rand) testServer { return srv.Etcd }
+			return &installed{servers: []string{srv.Addr},
+				troubles: append(troublesOf(t, "the API server", srv),
+					kill(t, "restart the API server's etcd", true, etcd),
+					stop("freeze the API server's etcd", true, etcd)),
+				url: func(servers []string) string {
+					return "k8s://?kubeconfig=" + url.QueryEscape(writeKubeconfig(t, dir, srv, servers[0]))
+				}}
+		}}
+}
+
+// kubeconfig is what the program reads as YAML, and the library's processes below as JSON.
+type kubeconfig struct {
+	CurrentContext string      `json:"current-context"`
+	Contexts       []kubeNamed `json:"contexts"`
+	Clusters       []kubeNamed `json:"clusters"`
+	Users          []kubeNamed `json:"users"`
+}
+
+type kubeNamed struct {
+	Name    string            `json:"name"`
+	Context map[string]string `json:"context,omitempty"`
+	Cluster map[string]string `json:"cluster,omitempty"`
+	User    map[string]string `json:"user,omitempty"`
+}
+
+// writeKubeconfig writes how the server is reached at addr, and returns the file.
+func writeKubeconfig(t testing.TB, dir string, srv *k8stest.Server, addr string) string {
+	text, err := json.Marshal(kubeconfig{
+		CurrentContext: "here",
+		Contexts: []kubeNamed{{Name: "here", Context: map[string]string{"cluster": "here", "user": "me",
+			"namespace": k8stest.Namespace}}},
+		Clusters: []kubeNamed{{Name: "here", Cluster: map[string]string{"server": "https://" + addr,
+			"certificate-authority-data": base64.StdEncoding.EncodeToString(srv.CA)}}},
+		Users: []kubeNamed{{Name: "me", User: map[string]string{"token": k8stest.UserToken}}},
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	name := filepath.Join(dir, strings.ReplaceAll(addr, ":", "-")+".json")
+	half := fmt.Sprintf("%s.%x", name, rand.Uint64()) // others may read it meanwhile
+	if err := os.WriteFile(half, text, 0o600); err != nil {
+		t.Error(err)
+	}
+	if err := os.Rename(half, name); err != nil {
+		t.Error(err)
+	}
+	return name
+}
+
+// readKubeconfig is what the program's reader of kubeconfigs is to the program.
+func readKubeconfig(file, _ string) (c k8sstore.Config, err error) {
+	var k kubeconfig
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(text, &k); err != nil {
+		return c, err
+	}
+	cluster, pool := k.Clusters[0].Cluster, x509.NewCertPool()
+	ca, err := base64.StdEncoding.DecodeString(cluster["certificate-authority-data"])
+	if err != nil || !pool.AppendCertsFromPEM(ca) {
+		return c, fmt.Errorf("%s: the certificate authority: %v", file, err)
+	}
+	return k8sstore.Config{URL: cluster["server"], Namespace: k.Contexts[0].Context["namespace"],
+		TLS:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+		Token: func(context.Context, string) (string, error) { return k.Users[0].User["token"], nil }}, nil
+}
