@@ -8,9 +8,9 @@ SHELL := bash
 # service is started.
 PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql patroni redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/test/torture
-MODULES  := ./... ./cmd/... ./test/...
+MODULES  := ./... ./cmd/... ./leaderelection/... ./test/...
 # The slowest first, so that the last to run are short ones.
-SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./redlockstore ./cmd/internal/postgres/server ./cmd/internal/postgres/clone ./cmd/internal/postgres/core ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/golden ./test/fencetest ./fence/filefence ./cmd/internal/etcdapi ./test/sim
+SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./k8sstore ./redlockstore ./cmd/internal/postgres/server ./cmd/internal/postgres/clone ./cmd/internal/postgres/core ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/golden ./test/fencetest ./fence/filefence ./cmd/internal/etcdapi ./test/sim
 EVERY    := $$(go list $(SLOWEST) $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
 # Few seeds of what runs in a simulated world: make verify has the many. -short leaves out or shortens what is slow and proves little in a
 # second. The race parts of make verify, and torture-each, run without it: they have every test at its full length.
@@ -36,12 +36,13 @@ test: tools ## what a newcomer and each push run: every package, every store on 
 	@echo "compiling"; go list -export -test -deps -f "" $(EVERY) >/dev/null
 	$(SHORT) go run ./test/gotest -slow 15 . -short -timeout 8m -p 3 -parallel 4 $(TESTFLAGS) -skip '$(CROWD)' $(EVERY)
 
-verify: tools ## everything, hours: each part of VERIFY in turn and all mutations (make verify VERIFY="check race-library")
+verify: export KUBE_APISERVER = real
+verify: tools kube-apiserver ## everything, hours: each part of VERIFY in turn and all mutations (make verify VERIFY="check race-library")
 	@for part in $(VERIFY) mutations; do scripts/part.sh $$part || failed="$${failed:-} $$part"; done; \
 	if [ -n "$${failed:-}" ]; then echo "failed:$$failed"; exit 1; fi
 
 race-library: tools ## the library under the race detector
-	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 ./...
+	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 ./... ./leaderelection/...
 
 race-program: tools ## the program and the test programs under the race detector
 	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $$(go list ./cmd/... ./test/... | grep -v /test/torture)
@@ -53,11 +54,15 @@ race: race-library race-program ## all tests under the race detector, some 20 mi
 
 check: ## gofmt and vet, on all modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
-	go vet ./... && (cd cmd && go vet ./...)
+	go vet ./... ./leaderelection/... && (cd cmd && go vet ./...)
 	cd test && go vet $$(go list ./... | grep -v /peers/worker)
 
 oldest: ## the library against the oldest dependencies it names
 	GOWORK=off go test -timeout 11m ./...
+	cd leaderelection && GOWORK=off go test -timeout 11m ./...
+
+kube-apiserver: ## build the API server that the tests of k8sstore run on, once on this machine: 5 minutes
+	KUBE_APISERVER=real go test -count=1 -timeout 30m -v -run '^TestTheServerIsBuilt$$' ./internal/k8stest
 
 stress: ## the tests in fake time COUNT times (default 50), and SEEDS (default 5000) seeds of the shell under faults
 	go test -race -count=$${COUNT:-50} -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./driver/drivertest ./open
@@ -65,6 +70,7 @@ stress: ## the tests in fake time COUNT times (default 50), and SEEDS (default 5
 
 conformance: tools ## the conformance suite on real servers of each store, COUNT times (default 50)
 	go test -race -count=$${COUNT:-50} -timeout 60m -run 'Conformance' ./memstore ./etcdstore ./pgstore ./redisstore ./zkstore ./redlockstore ./registerstore
+	KUBE_APISERVER=real go test -race -count=$$(( ($${COUNT:-50} + 1) / 2 )) -timeout 60m -run 'Conformance' ./k8sstore
 
 torture: tools ## real processes and a real cluster under real faults, FOR (default 10m)
 	cd test && TORTURE_FOR=$${FOR:-10m} go test -count=1 -timeout 60m -v -run 'TestTorture$$' ./torture
@@ -72,7 +78,7 @@ torture: tools ## real processes and a real cluster under real faults, FOR (defa
 torture-all: tools ## the same, and every other torture test for longer
 	cd test && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
 
-stores: tools ## PostgreSQL, Redis, its quorum and ZooKeeper: their own faults at length, then ROUNDS faults of real processes on each (default 24), and all at once FOR (default 5m)
+stores: tools kube-apiserver ## every store but etcd: their servers' own faults at length, then ROUNDS faults of real processes on each (default 24), and all at once FOR (default 5m)
 	PRIMACY_PG_LONG=1 PRIMACY_ZK=all TORTURE_REDIS=1 PRIMACY_REDLOCK_JUDGE=60s go test -count=1 -p 1 -timeout 40m ./internal/zktest ./pgstore ./redisstore ./redlockstore ./zkstore
 	REGISTER_SEEDS=2000 go test -count=1 -timeout 30m -run '^TestNeverTwo$$' ./registerstore
 	cd test && TORTURE_ROUNDS=$${ROUNDS:-24} go test -count=1 -timeout 60m -v -run 'TestRunOnStores$$' ./torture
@@ -110,8 +116,9 @@ bench: tools ## ours beside etcd's own package, by the clock, 10 minutes; BENCH=
 spurious: ## terms lost for nothing by TTL: idle, under load, and when etcd's leader is killed, MINUTES each (default 10)
 	SPURIOUS_MINUTES=$${MINUTES:-10} SPURIOUS_KILLS=15 go test -count=1 -v -timeout 2h -run TestSpuriousLosses ./etcdstore
 
-upstream: ## etcd's own tests of its concurrency package against ours, TIMES (default 1)
+upstream: ## etcd's own tests of its concurrency package, and client-go's of its leaderelection, against ours, TIMES (default 1)
 	UPSTREAM=$${TIMES:-1} go test -count=1 -timeout 60m -v ./concurrency/upstreamtest
+	go test -count=$${TIMES:-1} -timeout 20m -v -run '^TestUpstream$$' ./leaderelection
 
 sim: ## the deterministic simulation, FOR (default 10m); go run ./test/sim/run -seed N replays one seed
 	go run ./test/sim/run -for $${FOR:-10m}
@@ -170,10 +177,11 @@ parts: # the names of the parts of make verify
 	@echo $(VERIFY)
 
 lint: ## golangci-lint with .golangci.yml, on all modules
-	for module in . cmd test; do (cd $$module && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run) || failed=yes; done; test -z "$${failed:-}"
+	for module in . cmd leaderelection test; do (cd $$module && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.6.2 run) || failed=yes; done; test -z "$${failed:-}"
 
 tools: # installs what is missing of PACKAGES
 	@for p in $(PACKAGES); do dpkg -s $$p >/dev/null 2>&1 || missing="$${missing:-} $$p"; done; \
+	command -v kubectl >/dev/null || missing="$${missing:-} kubernetes-client"; \
 	if [ -n "$${missing:-}" ]; then \
 		echo "installing$$missing"; mkdir -p /etc/postgresql-common; \
 		test -e /etc/postgresql-common/createcluster.conf || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf; \
@@ -181,4 +189,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus peers lint tools parts
+.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus peers lint tools parts

@@ -12,6 +12,7 @@ import (
 const (
 	self      = "github.com/primacy-go/primacy"
 	storeutil = self + "/internal/storeutil"
+	register  = self + "/registerstore" // what k8sstore is made of
 )
 
 type pkg struct {
@@ -76,7 +77,8 @@ func rule(from, path string) string {
 		// boottime too: a store may time its own calls, and etcdstore how long ago it proved the
 		// lease below a heartbeat. Who leads it never decides by a clock.
 		if inside && path != self+"/driver" && path != self+"/internal/boottime" && path != storeutil &&
-			!(path == self+"/internal/etcdwire" && from == self+"/etcdstore") && !strings.HasPrefix(path, from) {
+			!(path == self+"/internal/etcdwire" && from == self+"/etcdstore") &&
+			!(path == register && from == self+"/k8sstore") && !strings.HasPrefix(path, from) {
 			return "a store knows the port, what all stores share, and its own client, and never another store"
 		}
 	}
@@ -97,8 +99,11 @@ func rule(from, path string) string {
 		path != self+"/internal/core" && path != self+"/internal/boottime" && path != storeutil {
 		return "the drop-in is etcd's own package over internal/etcdwire: it knows nothing of the root, and no store"
 	}
-	if isStore(path) && from != self+"/open" && !strings.HasPrefix(from, self+"/cmd/") &&
-		!strings.HasPrefix(from, path) {
+	if from == self+"/leaderelection" && inside && path != self+"/internal/core" && path != self+"/internal/boottime" {
+		return "the drop-in for client-go's package knows the rules of a lease, and neither the root nor a store"
+	}
+	if isStore(path) && from != self+"/open" && !(path == register && from == self+"/k8sstore") &&
+		!strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, path) {
 		return "only open imports every store"
 	}
 	if path == self+"/internal/etcdwire" && from != self+"/etcdstore" && from != self+"/concurrency" {
@@ -145,7 +150,7 @@ func helper(path string) bool {
 	}
 	switch path[len(self):] {
 	case "/driver/drivertest", "/internal/etcdtest", "/internal/etcdsim", "/internal/pgtest", "/internal/redistest",
-		"/internal/zktest", "/internal/servertest", "/internal/programtest":
+		"/internal/zktest", "/internal/k8stest", "/internal/servertest", "/internal/programtest":
 		return true
 	}
 	return false
@@ -156,7 +161,7 @@ func shows(path string) bool { return path == self+"/metrics" || path == self+"/
 
 func TestImportRules(t *testing.T) {
 	seen := 0
-	for path, p := range goList(t, "./...") {
+	for path, p := range goList(t, "./...", "./leaderelection") {
 		seen++
 		for _, i := range p.Imports {
 			if why := rule(path, i); why != "" {
@@ -203,6 +208,7 @@ func TestTheRuleBites(t *testing.T) {
 		{self + "/concurrency", self + "/memstore"},
 		{self + "/concurrency", self + "/etcdstore"},
 		{self + "/pgstore", self + "/internal/etcdwire"},
+		{self + "/zkstore", register},
 		{self + "/internal/etcdwire", self + "/etcdstore"},
 		{self, self + "/metrics"},
 		{self + "/etcdstore", self + "/trace"},

@@ -1,0 +1,207 @@
+package leaderelection
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	rl "k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+)
+
+// outcome is what came of a try to win or to renew the Lease.
+type outcome int
+
+const (
+	failed outcome = iota // the API server refused or did not answer, or somebody else was faster
+	busy                  // it is another's, and has not run out
+	held                  // it is ours
+	lost                  // it is not ours any more
+)
+
+// tryAcquireOrRenew says whether the Lease is ours, won or renewed by a call that began later than
+// this one.
+func (le *LeaderElector) tryAcquireOrRenew(ctx context.Context) bool {
+	return le.try(ctx, false) == held
+}
+
+// try writes the Lease if it is ours, or free. Each write replaces what was read or written last,
+// and nothing else: a LeaseLock sends the resourceVersion of that. So a write that was held up on
+// its way changes nothing that came between.
+func (le *LeaderElector) try(ctx context.Context, leading bool) outcome {
+	le.calls.Lock()
+	defer le.calls.Unlock()
+	logger := klog.FromContext(ctx).WithValues("lock", le.config.Lock.Describe())
+	lock, now := le.config.Lock, le.clock.Now()
+	at := metav1.NewTime(now.Truncate(time.Microsecond)) // as a Lease keeps it
+	next := rl.LeaderElectionRecord{HolderIdentity: lock.Identity(), LeaseDurationSeconds: le.config.recorded(),
+		RenewTime: at, AcquireTime: at}
+	if le.continues(&next) {
+		err := lock.Update(ctx, next)
+		if err == nil {
+			le.wrote(next)
+			return held
+		}
+		logger.V(2).Info("The lease could not be written without reading it", "err", err)
+	}
+	old, raw, err := lock.Get(ctx)
+	switch {
+	case apierrors.IsNotFound(err) && leading:
+		return lost // who makes it anew leads at once
+	case apierrors.IsNotFound(err):
+		le.sends(next)
+		if err := lock.Create(ctx, next); err != nil {
+			logger.Error(err, "The lease could not be created")
+			return failed
+		}
+		le.wrote(next)
+		return held
+	case err != nil:
+		logger.Error(err, "The lease could not be read")
+		return failed
+	}
+	ours, free := le.observe(old, raw, now)
+	switch {
+	case leading && !ours:
+		return lost
+	case !ours && !free:
+		logger.V(4).Info("The lease is held and has not run out", "holder", old.HolderIdentity)
+		return busy
+	case ours:
+		le.continues(&next)
+		le.metrics.SlowpathExercised(le.config.Name)
+	case old.LeaderTransitions >= math.MaxInt32:
+		logger.Error(nil, "The lease has no more leaseTransitions: stop all candidates, and delete it")
+		return failed
+	default:
+		next.LeaderTransitions = old.LeaderTransitions + 1
+		le.sends(next)
+	}
+	if err := lock.Update(ctx, next); err != nil {
+		logger.Error(err, "The lease could not be written")
+		return failed
+	}
+	le.wrote(next)
+	return held
+}
+
+func (le *LeaderElector) release(logger klog.Logger) bool {
+	return le.releaseWithin(le.config.RenewDeadline, logger)
+}
+
+// releaseWithin gives the Lease back, if it is ours. It does not repeat what failed: then the Lease
+// runs out by itself.
+func (le *LeaderElector) releaseWithin(limit time.Duration, logger klog.Logger) bool {
+	ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), logger), limit)
+	defer cancel()
+	logger = logger.WithValues("lock", le.config.Lock.Describe())
+	for !le.calls.TryLock() { // a renewal may hang in the client
+		if ctx.Err() != nil {
+			logger.Info("The lease is not released: a renewal has not returned")
+			return false
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	defer le.calls.Unlock()
+	for {
+		old, raw, err := le.config.Lock.Get(ctx)
+		if err != nil {
+			logger.Error(err, "The lease could not be read for its release")
+			return false
+		}
+		now := le.clock.Now()
+		if ours, _ := le.observe(old, raw, now); !ours {
+			return true
+		}
+		at := metav1.NewTime(now.Truncate(time.Microsecond))
+		free := rl.LeaderElectionRecord{LeaderTransitions: old.LeaderTransitions, LeaseDurationSeconds: 1,
+			RenewTime: at, AcquireTime: at}
+		err = le.config.Lock.Update(ctx, free)
+		switch {
+		case err == nil:
+			le.wrote(free)
+			return true
+		case !apierrors.IsConflict(err) || ctx.Err() != nil:
+			logger.Error(err, "The lease could not be released")
+			return false
+		}
+	}
+}
+
+// ownsLocked says whether the observed record is of our present term.
+func (le *LeaderElector) ownsLocked() bool {
+	return le.observedRecord.HolderIdentity == le.config.Lock.Identity() && !le.foreign
+}
+
+// mayHold says whether the Lease may be ours, or become ours by a write that is under way.
+func (le *LeaderElector) mayHold() bool {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.ownsLocked() || le.attempt.HolderIdentity != ""
+}
+
+// continues makes next a renewal of the term that the observed record is of, if that is ours.
+func (le *LeaderElector) continues(next *rl.LeaderElectionRecord) bool {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if !le.ownsLocked() {
+		return false
+	}
+	next.AcquireTime, next.LeaderTransitions = le.observedRecord.AcquireTime, le.observedRecord.LeaderTransitions
+	return true
+}
+
+// sends remembers a record that is about to be sent in order to win the Lease. If there is no
+// answer and the Lease has it later, it is ours.
+func (le *LeaderElector) sends(r rl.LeaderElectionRecord) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.attempt = r
+}
+
+// wrote takes note of what is in the Lease by our own write.
+func (le *LeaderElector) wrote(r rl.LeaderElectionRecord) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.observedRecord, le.observedRawRecord, le.observedTime = r, nil, le.clock.Now()
+	le.foreign, le.attempt = false, rl.LeaderElectionRecord{}
+}
+
+// endTerm has the next Run win a new term, also if the Lease still has the record of this one.
+func (le *LeaderElector) endTerm() {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.ownsLocked() {
+		le.ended, le.foreign = le.observedRecord, true
+	}
+}
+
+// observe takes note of what was read. It says whether the record is of our present term, and
+// whether everybody may take the Lease at the time now.
+func (le *LeaderElector) observe(r *rl.LeaderElectionRecord, raw []byte, now time.Time) (ours, free bool) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	ours = r.HolderIdentity == le.config.Lock.Identity() &&
+		(sameTerm(*r, le.attempt) || !le.foreign && sameTerm(*r, le.observedRecord))
+	// The text of a record has whole seconds only. Two renewals within one are told apart by the
+	// time.
+	if !bytes.Equal(raw, le.observedRawRecord) || !r.RenewTime.Equal(&le.observedRecord.RenewTime) {
+		le.observedRecord, le.observedRawRecord, le.observedTime = *r, raw, le.clock.Now()
+	}
+	le.foreign = !ours
+	return ours, r.HolderIdentity == "" || sameTerm(*r, le.ended) || !le.runsOutLocked().After(now)
+}
+
+// runsOutLocked is when the observed lease runs out if it is not renewed.
+func (le *LeaderElector) runsOutLocked() time.Time {
+	return le.observedTime.Add(time.Duration(le.observedRecord.LeaseDurationSeconds) * time.Second)
+}
+
+// sameTerm says whether two records are of one term.
+func sameTerm(a, b rl.LeaderElectionRecord) bool {
+	return a.HolderIdentity == b.HolderIdentity && a.LeaderTransitions == b.LeaderTransitions &&
+		a.AcquireTime.Equal(&b.AcquireTime)
+}
