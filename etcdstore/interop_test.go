@@ -22,6 +22,7 @@ import (
 // gets its turn.
 func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 	t.Parallel()
+	etcdctl := etcdtest.Etcdctl(t) // before the leases below: it may have to be built, for longer than they live
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	s := open(t, srv.Addr())
 	lines := func(n int) driver.Line {
@@ -33,7 +34,8 @@ func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 		})
 		return ln
 	}
-	l1, l2, l3 := grant(t, s, "one", time.Minute), grant(t, s, "two", time.Minute), grant(t, s, "three", time.Minute)
+	const ttl = 5 * time.Minute // nothing here renews
+	l1, l2, l3 := grant(t, s, "one", ttl), grant(t, s, "two", ttl), grant(t, s, "three", ttl)
 	p1 := claim(t, l1, "mixed")
 
 	session, err := concurrency.NewSession(plainClient(t, srv.Endpoint()), concurrency.WithTTL(60))
@@ -47,7 +49,7 @@ func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
 	lines(2)
 	turn2 := waiting(t, l2, claim(t, l2, "mixed"))
 	lines(3)
-	ctl := elect(t, srv, "mixed", "from the shell")
+	ctl := elect(t, etcdctl, srv, "mixed", "from the shell")
 	ln := lines(4)
 	p3 := claim(t, l3, "mixed")
 	turn3 := waiting(t, l3, p3)
@@ -94,11 +96,10 @@ type ctl struct {
 }
 
 // elect stands in the line with `etcdctl elect` until it is told to stop.
-func elect(t *testing.T, srv *etcdtest.Server, name, value string) *ctl {
+func elect(t *testing.T, etcdctl string, srv *etcdtest.Server, name, value string) *ctl {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &ctl{cmd: exec.CommandContext(ctx, etcdtest.Etcdctl(t), "--endpoints", srv.Addr(), "elect", "primacy/"+name,
-		value),
+	c := &ctl{cmd: exec.CommandContext(ctx, etcdctl, "--endpoints", srv.Addr(), "elect", "primacy/"+name, value),
 		lines: make(chan string, 10)}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {
