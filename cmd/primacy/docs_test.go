@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/programtest"
 )
 
 // readmeLines are the lines of the README and of the pages of locks, each with the test that types
@@ -104,11 +106,9 @@ func TestWhatTheReadmeSaysIsTyped(t *testing.T) {
 // TestTheWholePathFromSource builds the program as the README does.
 func TestTheWholePathFromSource(t *testing.T) {
 	t.Parallel()
-	out := filepath.Join(t.TempDir(), "primacy")
-	build := exec.Command("go", "build", "-o", out, "./cmd/primacy")
-	build.Dir = "../.."
-	if b, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, b)
+	out, err := programtest.Program()
+	if err != nil {
+		t.Fatal(err)
 	}
 	b, err := exec.Command(out, "--help").CombinedOutput()
 	if err != nil || !strings.Contains(string(b), "primacy run") {

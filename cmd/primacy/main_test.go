@@ -24,6 +24,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/programtest"
 )
 
 // limit bounds what must happen soon. Generous: the machine may be busy, and nobody waits for it
@@ -52,6 +53,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	shared.close()
+	programtest.Remove()
 	os.Exit(code)
 }
 

@@ -8,8 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // The versions tests run against: the newest patch of each minor version that is still maintained.
@@ -33,8 +34,6 @@ func Etcdctl(tb testing.TB) string {
 	return built(tb, "go.etcd.io/etcd/etcdctl/v3", "etcdctl", Newest)
 }
 
-var builds sync.Mutex // one build at a time in this process; others are held off by a file lock
-
 // built returns the cached program, after building it if it is not there.
 func built(tb testing.TB, module, name, version string) string {
 	tb.Helper()
@@ -45,35 +44,21 @@ func built(tb testing.TB, module, name, version string) string {
 // writes into a folder.
 func builtWith(tb testing.TB, module, name, version string, flags func(dir string) ([]string, error)) string {
 	tb.Helper()
-	cache, err := os.UserCacheDir()
+	kept, err := servertest.CacheOf(name)
 	if err != nil {
 		tb.Fatalf("etcdtest: no cache folder: %v", err)
 	}
-	dir := filepath.Join(cache, "primacy-test")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		tb.Fatalf("etcdtest: %v", err)
-	}
-	out := filepath.Join(dir, name)
-	builds.Lock()
-	defer builds.Unlock()
-	unlock, err := lockFile(filepath.Join(dir, "lock"))
+	path, err := kept.Build(func(out string) error { return build(module, version, out, flags) })
 	if err != nil {
-		tb.Fatalf("etcdtest: %v", err)
-	}
-	defer unlock()
-	if _, err := os.Stat(out); err == nil {
-		return out
-	}
-	if err := build(dir, module, version, out, flags); err != nil {
 		tb.Fatalf("etcdtest: build %s: %v", name, err)
 	}
-	return out
+	return path
 }
 
 // build compiles module at version in a module of its own, so that its dependencies stay out of
 // ours.
-func build(dir, module, version, out string, flags func(dir string) ([]string, error)) error {
-	tmp, err := os.MkdirTemp(dir, "build-")
+func build(module, version, out string, flags func(dir string) ([]string, error)) error {
+	tmp, err := os.MkdirTemp("", "primacy-build-")
 	if err != nil {
 		return err
 	}
@@ -93,7 +78,7 @@ func build(dir, module, version, out string, flags func(dir string) ([]string, e
 	}
 	steps := [][]string{
 		{"get", module + "@v" + version},
-		append(append([]string{"build", "-trimpath"}, with...), "-o", out+".new", module),
+		append(append([]string{"build", "-trimpath"}, with...), "-o", out, module),
 	}
 	for _, args := range steps {
 		cmd := exec.Command("go", args...)
@@ -103,6 +88,5 @@ func build(dir, module, version, out string, flags func(dir string) ([]string, e
 			return fmt.Errorf("go %v: %w\n%s", args, err, text)
 		}
 	}
-	// Renamed into place, so that a build that was interrupted leaves no half program.
-	return os.Rename(out+".new", out)
+	return nil
 }

@@ -11,44 +11,29 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Version is the version of Kubernetes that is run: that in test/kubeapiserver/go.mod.
 const Version = "1.36.3"
 
-// cached returns where the server's program is, or will be once it is built, and whether it is.
-func cached(tb testing.TB) (path string, there bool) {
+// program is where the server's program is, or will be once it is built.
+func program(tb testing.TB) servertest.Cache {
 	tb.Helper()
-	cache, err := os.UserCacheDir()
+	file, err := servertest.CacheOf("kube-apiserver-" + Version)
 	if err != nil {
 		tb.Fatalf("k8stest: no cache folder: %v", err)
 	}
-	dir := filepath.Join(cache, "primacy-test")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		tb.Fatalf("k8stest: %v", err)
-	}
-	path = filepath.Join(dir, "kube-apiserver-"+Version)
-	_, err = os.Stat(path)
-	return path, err == nil
+	return file
 }
 
 // Binary returns the path of the API server, built once on this machine and kept in the user's
 // cache. Test processes that want it at once wait for the one that builds.
 func Binary(tb testing.TB) string {
 	tb.Helper()
-	path, there := cached(tb)
-	if there {
-		return path
-	}
-	unlock, err := lockFile(path + ".lock")
+	path, err := program(tb).Build(build)
 	if err != nil {
-		tb.Fatalf("k8stest: %v", err)
-	}
-	defer unlock()
-	if _, there = cached(tb); there {
-		return path
-	}
-	if err := build(path); err != nil {
 		tb.Fatalf("k8stest: build kube-apiserver: %v", err)
 	}
 	return path
@@ -64,14 +49,14 @@ func root() (string, error) {
 }
 
 // build compiles the server. On the way it says how far it is: it takes minutes.
-func build(path string) error {
+func build(out string) error {
 	root, err := root()
 	if err != nil {
 		return err
 	}
 	const version = "k8s.io/component-base/version."
 	cmd := exec.Command("go", "build", "-v", "-trimpath", "-ldflags", "-s -w -X "+version+"gitVersion=v"+Version,
-		"-o", path+".new", ".")
+		"-o", out, ".")
 	cmd.Dir = filepath.Join(root, "test", "kubeapiserver")
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod", "CGO_ENABLED=0")
 	said, err := cmd.StderrPipe()
@@ -103,8 +88,7 @@ func build(path string) error {
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("%w\n%s", err, strings.Join(last, "\n"))
 	}
-	// Renamed into place, so that a build that was interrupted leaves no half program.
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 // tail reads all lines, counts them, and returns the last.

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 var (
@@ -16,20 +18,34 @@ var (
 	dir string // of the program, once somebody has asked for it
 )
 
-// Program builds cmd/primacy once and returns its path.
+// Program builds cmd/primacy once and returns its path. The linked program is kept on this machine:
+// the next package's tests, of unchanged code, have a copy without linking it again.
 var Program = sync.OnceValues(func() (string, error) {
 	mu.Lock()
 	defer mu.Unlock()
-	var err error
-	if dir, err = os.MkdirTemp("", "primacy-program-"); err != nil {
+	kept, err := servertest.CacheOf("primacy")
+	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "primacy")
-	text, err := exec.Command("go", "build", "-o", bin, "github.com/primacy-go/primacy/cmd/primacy").CombinedOutput()
+	unlock, err := kept.Lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	const pkg = "github.com/primacy-go/primacy/cmd/primacy"
+	text, err := exec.Command("go", "build", "-o", string(kept), pkg).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, text)
 	}
-	return bin, nil
+	if dir, err = os.MkdirTemp("", "primacy-program-"); err != nil {
+		return "", err
+	}
+	program, err := os.ReadFile(string(kept))
+	if err != nil {
+		return "", err
+	}
+	bin := filepath.Join(dir, "primacy")
+	return bin, os.WriteFile(bin, program, 0o755)
 })
 
 // Remove removes what Program built, if it did: TestMain calls it in the end.

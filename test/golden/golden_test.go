@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/programtest"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden")
@@ -32,15 +34,10 @@ var program string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "primacy-golden-")
-		if err != nil {
+		defer programtest.Remove()
+		var err error
+		if program, err = programtest.Program(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		program = filepath.Join(dir, "primacy")
-		if text, err := exec.Command("go", "build", "-o", program, "github.com/primacy-go/primacy/cmd/primacy").CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, text)
 			return 1
 		}
 		return m.Run()

@@ -1,6 +1,6 @@
 //go:build unix
 
-package etcdtest
+package servertest
 
 import (
 	"os"
