@@ -272,3 +272,48 @@ func TestAnEditedAnnotationEndsNothing(t *testing.T) {
 		}
 	})
 }
+
+// Whoever leads by a Lease that is deleted hears of it, or he leads on beside the next one: both
+// renew the Leases of their processes, which stay.
+func TestADeletedLineEndsItsLeader(t *testing.T) {
+	both(t, func(t *testing.T, srv *k8stest.Server) {
+		s, name := open(t, config(srv, srv.Addr)), strings.ToLower(rand.Text())
+		first, err := s.Grant(minute(t), "first", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []string{"1", "2"} {
+			places, err := first.Claim(minute(t), driver.Claim{Name: name, ID: id})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if id == "1" {
+				err = first.Release(minute(t), places...)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		told := make(chan []driver.News, 1)
+		go func() {
+			news, _ := first.News(minute(t))
+			told <- news
+		}()
+		srv.Do("DELETE", k8stest.Leases+"/primacy.line-"+name, "")
+		next, err := s.Grant(minute(t), "second", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := next.Claim(minute(t), driver.Claim{Name: name, ID: "3"}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case news := <-told:
+			if len(news) != 1 || !news[0].Gone || news[0].Place.ID != "2" {
+				t.Errorf("the first was told %+v", news)
+			}
+		case <-time.After(20 * time.Second):
+			t.Error("20 s later the first leads beside the second")
+		}
+	})
+}

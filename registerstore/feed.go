@@ -157,12 +157,10 @@ func (f *feed) run(ctx context.Context) {
 			d, err = parse(f.name, value, version)
 		}
 		if err == nil {
-			// One that is older again and again is of a storage that was put back: asked at once
-			// each time, it would be asked all the time.
 			if stale++; f.s.offer(f.name, d, version) {
 				stale = 0
 			}
-			if stale < 3 {
+			if stale < 3 || f.wentBack(ctx) {
 				continue
 			}
 		} else if errors.Is(err, driver.ErrRefused) {
@@ -172,6 +170,35 @@ func (f *feed) run(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// wentBack is asked where the line was older again and again than what is known of it. It says
+// whether somebody has removed it, or put it back to what it was: a read that begins after that was
+// known does not see it. Then what that read sees is the latest, though its number is smaller. Else
+// those who hold a place would not hear that it is gone, and the line would be asked all the time.
+func (f *feed) wentBack(ctx context.Context) bool {
+	f.s.mu.Lock()
+	last := f.last
+	f.s.mu.Unlock()
+	value, version, err := f.s.get(ctx, f.s.lineKey(f.name))
+	if err != nil {
+		return false
+	}
+	d, err := parse(f.name, value, version)
+	if err != nil {
+		return false
+	}
+	if f.s.offer(f.name, d, version) {
+		return false
+	}
+	f.s.mu.Lock()
+	defer f.s.mu.Unlock()
+	if f.last != last {
+		return false
+	}
+	f.last, f.version = d, version
+	f.notifyLocked()
+	return true
 }
 
 // known returns the version of the latest document, or that one where none could be read.

@@ -242,6 +242,17 @@ func (l *lease) visitName(ctx context.Context, name string) {
 	if d == nil {
 		return // it comes
 	}
+	if l.isAhead(d) {
+		stood := l.placesOn(name)
+		now, _, err := l.s.read(ctx, name)
+		if err != nil {
+			_ = storeutil.Sleep(ctx, jitter(l.s.retryPause()))
+			l.lookAt(name)
+			return
+		}
+		l.renumber(now, stood)
+		d = now
+	}
 	if ended := w.ended(d); len(ended) > 0 {
 		later, err := l.s.purge(ctx, name, ended...)
 		if err != nil {

@@ -2,6 +2,7 @@ package registerstore
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -280,6 +281,36 @@ func (o *ownClaims) waitFor(name string) *lineWait {
 		o.waits[name] = o.s.waitForLine(name, func() { o.lookAt(name) })
 	}
 	return o.waits[name]
+}
+
+// isAhead says whether a place is of a later document than d, which is the latest known. Then the
+// numbers of documents have begun anew: somebody removed the line, or put it back to what it was.
+func (o *ownClaims) isAhead(d *document) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, st := range o.names[string(d.Name)] {
+		if !st.leaving && d.Seq < st.seq {
+			return true
+		}
+	}
+	return false
+}
+
+// placesOn returns the places on a name as they are now.
+func (o *ownClaims) placesOn(name string) map[string]*standing {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return maps.Clone(o.names[name])
+}
+
+// renumber notes that d was read after those places stood: what d says of them counts, whatever its
+// number is.
+func (o *ownClaims) renumber(d *document, stood map[string]*standing) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, st := range stood {
+		st.seq = min(st.seq, d.Seq)
+	}
 }
 
 // learn notes what is news of the places in d. It returns the leases that are to be watched for
