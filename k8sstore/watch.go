@@ -47,8 +47,10 @@ func (a *api) now(ctx context.Context, key string) (value []byte, version, from 
 		Metadata metadata
 		Items    []object
 	}
-	if _, err := a.do(ctx, c, &l); err != nil {
+	if code, err := a.do(ctx, c, &l); err != nil {
 		return nil, "", "", err
+	} else if code >= 300 { // that would be taken for a Lease that is not there
+		return nil, "", "", a.errorf(c, "it failed (%d)", code)
 	}
 	for _, o := range l.Items {
 		if o.Metadata.Name == a.objectName(key) {

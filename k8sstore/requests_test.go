@@ -1,0 +1,57 @@
+package k8sstore_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/k8sstore"
+)
+
+// saying leads to a server that says what f returns, or a Status with that code.
+func saying(t *testing.T, f func(r *http.Request) (code int, body string)) k8sstore.Config {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		code, body := f(r)
+		if code >= 300 && body == "" {
+			body = fmt.Sprintf(`{"kind":"Status","status":"Failure","message":"no","code":%d}`, code)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if code == http.StatusTooManyRequests {
+			w.Header().Set("Retry-After", "0")
+		}
+		w.WriteHeader(code)
+		fmt.Fprint(w, body)
+	}))
+	t.Cleanup(srv.Close)
+	return k8sstore.Config{URL: srv.URL, Namespace: "n"}
+}
+
+func newStore(t *testing.T, c k8sstore.Config) *k8sstore.Store {
+	t.Helper()
+	s, err := k8sstore.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// What a list does not say is not that there is nothing: a lease that lives would be taken for one
+// that has ended.
+func TestAListThatIsRefusedIsNoEmptyOne(t *testing.T) {
+	t.Parallel()
+	r := newStore(t, saying(t, func(*http.Request) (int, string) { return http.StatusGone, "" })).Register()
+	for _, known := range []string{"", "u|7|||"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if value, version, err := r.Watch(ctx, "lease.x", known); err == nil && version != known {
+			t.Errorf("of %q it tells %q under %q", known, value, version)
+		}
+	}
+}
