@@ -154,7 +154,7 @@ func (a *api) do(ctx context.Context, c call, to any) (code int, err error) {
 // What the server asks to be repeated (429, 503 with Retry-After) is repeated after the time it
 // says, until ctx ends; a token that it refuses is asked for once more.
 func (a *api) send(ctx context.Context, client *http.Client, c call) (*http.Response, error) {
-	refused, tries := "", 0
+	refused, again, tries := "", false, 0
 	unknown := false // an earlier try may have been carried out: what comes after it is not final
 	for {
 		token, resp, err := a.once(ctx, client, c, refused)
@@ -165,8 +165,8 @@ func (a *api) send(ctx context.Context, client *http.Client, c call) (*http.Resp
 		case code < 300:
 			a.accepted(c)
 			return resp, nil
-		case code == http.StatusUnauthorized && tries == 0 && a.token != nil:
-			tries++
+		case code == http.StatusUnauthorized && !again && a.token != nil:
+			again = true
 			refused = token
 			drain(resp)
 			continue
@@ -177,7 +177,10 @@ func (a *api) send(ctx context.Context, client *http.Client, c call) (*http.Resp
 			}
 			why := a.refusal(c, resp)
 			unknown = unknown || code == http.StatusServiceUnavailable // said by a proxy, perhaps
-			if storeutil.Sleep(ctx, time.Duration(min(after, 3600))*time.Second) != nil {
+			tries++
+			pause := max(time.Duration(min(after, 3600))*time.Second,
+				storeutil.Backoff(tries, 50*time.Millisecond, time.Second)) // it may say 0
+			if storeutil.Sleep(ctx, pause) != nil {
 				return nil, why
 			}
 			continue

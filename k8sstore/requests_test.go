@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,5 +54,23 @@ func TestAListThatIsRefusedIsNoEmptyOne(t *testing.T) {
 		if value, version, err := r.Watch(ctx, "lease.x", known); err == nil && version != known {
 			t.Errorf("of %q it tells %q under %q", known, value, version)
 		}
+	}
+}
+
+// A server, or a proxy before it, that asks to be asked again at once is not asked all the time.
+func TestAskAgainAtOnceIsNotAskAllTheTime(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	r := newStore(t, saying(t, func(*http.Request) (int, string) {
+		calls.Add(1)
+		return http.StatusTooManyRequests, ""
+	})).Register()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, _, err := r.Get(ctx, "lease.x"); err == nil {
+		t.Error("it is read")
+	}
+	if n := calls.Load(); n > 30 {
+		t.Errorf("it was asked %d times in a second", n)
 	}
 }
