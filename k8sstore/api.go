@@ -152,7 +152,8 @@ func (a *api) do(ctx context.Context, c call, to any) (code int, err error) {
 
 // send sends a call, and returns an answer whose body was not read yet if its code is below 300.
 // What the server asks to be repeated (429, 503 with Retry-After) is repeated after the time it
-// says, until ctx ends; a token that it refuses is asked for once more.
+// says, until ctx ends. Where it does not know who asks it is asked once more, with another token,
+// over another connection, and with the certificate that there is now.
 func (a *api) send(ctx context.Context, client *http.Client, c call) (*http.Response, error) {
 	refused, again, tries := "", false, 0
 	unknown := false // an earlier try may have been carried out: what comes after it is not final
@@ -165,10 +166,15 @@ func (a *api) send(ctx context.Context, client *http.Client, c call) (*http.Resp
 		case code < 300:
 			a.accepted(c)
 			return resp, nil
-		case code == http.StatusUnauthorized && !again && a.token != nil:
+		case code == http.StatusUnauthorized && !again && (a.token != nil || a.own):
 			again = true
 			refused = token
-			drain(resp)
+			if a.own { // its connection was made with a certificate that has ended, perhaps
+				resp.Body.Close()
+				client.CloseIdleConnections()
+			} else {
+				drain(resp)
+			}
 			continue
 		case code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable:
 			after, err := strconv.Atoi(resp.Header.Get("Retry-After"))

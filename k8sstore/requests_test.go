@@ -2,14 +2,18 @@ package k8sstore_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/internal/k8stest"
 	"github.com/primacy-go/primacy/k8sstore"
 )
 
@@ -72,5 +76,46 @@ func TestAskAgainAtOnceIsNotAskAllTheTime(t *testing.T) {
 	}
 	if n := calls.Load(); n > 30 {
 		t.Errorf("it was asked %d times in a second", n)
+	}
+}
+
+// A certificate that has ended is refused on a connection that was made with it, and a renewal each
+// second keeps that connection: the next try must make another one.
+func TestACertificateThatRotates(t *testing.T) {
+	t.Parallel()
+	var pairs []tls.Certificate
+	for range 2 {
+		srv := k8stest.StartFake(t)
+		pair, err := tls.X509KeyPair(srv.Cert, srv.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs = append(pairs, pair)
+	}
+	var now atomic.Int64
+	lease := `{"kind":"Lease","metadata":{"name":"primacy.line-x","uid":"u","resourceVersion":"1"}}`
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if string(r.TLS.PeerCertificates[0].Raw) != string(pairs[now.Load()].Certificate[0]) {
+			w.WriteHeader(http.StatusUnauthorized)
+			fmt.Fprint(w, `{"kind":"Status","message":"Unauthorized","code":401}`)
+			return
+		}
+		fmt.Fprint(w, lease)
+	}))
+	srv.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(srv.Certificate())
+	r := newStore(t, k8sstore.Config{URL: srv.URL, Namespace: "n", TLS: &tls.Config{RootCAs: pool,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &pairs[now.Load()], nil
+		}}}).Register()
+	for i := range pairs {
+		now.Store(int64(i))
+		if _, _, err := r.Get(minute(t), "line.x"); err != nil {
+			t.Errorf("with certificate %d: %v", i, err)
+		}
 	}
 }
