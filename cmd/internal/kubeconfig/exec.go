@@ -27,10 +27,17 @@ type plugin struct {
 
 	cluster map[string]any // what it is told of the cluster
 
-	mu      sync.Mutex
-	now     credential
-	expires time.Time // zero: it does not, until it is refused
-	known   bool
+	mu    sync.Mutex
+	now   credential
+	known bool
+	under *run // under way; nil: none is
+}
+
+// run is one run of a plugin, for all who ask meanwhile.
+type run struct {
+	done chan struct{}
+	got  credential // and err are there when done is closed
+	err  error
 }
 
 // credential is what a plugin answers.
@@ -41,7 +48,7 @@ type credential struct {
 	ExpirationTimestamp   time.Time
 }
 
-// early is how long before its end a credential is not used any more.
+// early is how long before its end another credential is asked for.
 const early = 10 * time.Second
 
 // apply has a configuration ask the plugin.
@@ -80,20 +87,50 @@ func (p *plugin) apply(c *k8sstore.Config, at *cluster) error {
 	return nil
 }
 
-// ask returns what the plugin answered last, or runs it where that ends soon or was refused.
+// limit is how long a plugin may run.
+const limit = time.Minute
+
+// ask returns what the plugin answered last, or runs it where that ends soon or was refused. The
+// run is not part of the call: whoever asks has less time than most plugins need, again and again.
+// While a credential is good nobody waits for the next.
 func (p *plugin) ask(ctx context.Context, refused string) (credential, error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	fresh := p.expires.IsZero() || time.Until(p.expires) > early
-	if p.known && fresh && (refused == "" || refused != p.now.Token) {
+	good := p.known && (refused == "" || refused != p.now.Token)
+	left := time.Until(p.now.ExpirationTimestamp) // zero: it does not end, until it is refused
+	if good && (p.now.ExpirationTimestamp.IsZero() || left > early) {
+		defer p.mu.Unlock()
 		return p.now, nil
 	}
-	got, err := p.run(ctx)
-	if err != nil {
-		return credential{}, err
+	if p.under == nil {
+		p.under = &run{done: make(chan struct{})}
+		go p.renew(p.under)
 	}
-	p.now, p.expires, p.known = got, got.ExpirationTimestamp, true
-	return got, nil
+	now, r := p.now, p.under
+	p.mu.Unlock()
+	if good && left > 0 {
+		return now, nil
+	}
+	select {
+	case <-r.done:
+		return r.got, r.err
+	case <-ctx.Done():
+		return credential{}, fmt.Errorf("the plugin %s of the kubeconfig has not answered yet: %w", p.Command,
+			ctx.Err())
+	}
+}
+
+// renew runs the plugin, and keeps what it answers.
+func (p *plugin) renew(r *run) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	r.got, r.err = p.run(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.err == nil {
+		p.now, p.known = r.got, true
+	}
+	p.under = nil
+	close(r.done)
 }
 
 func (p *plugin) run(ctx context.Context) (got credential, err error) {

@@ -1,6 +1,7 @@
 package kubeconfig
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -162,6 +163,7 @@ func TestWhatCannotWorkIsSaid(t *testing.T) {
 		"user":          {strings.Replace(good, "user: me", "user: you", 1), "", `there is no user "you"`},
 		"cluster":       {strings.Replace(good, "cluster: here", "cluster: there", 1), "", `no cluster "there"`},
 		"password":      {text(srv, "    username: u\n    password: CANARY"), "", "user and password"},
+		"as":            {text(srv, "    token: x\n    as: another"), "", "as another"},
 		"auth-provider": {text(srv, "    auth-provider: {name: gcp}"), "", "use an exec plugin"},
 		"proxy": {strings.Replace(good, "    server:", "    proxy-url: http://p\n    server:", 1), "",
 			"HTTPS_PROXY"},
@@ -187,6 +189,45 @@ func TestWhatCannotWorkIsSaid(t *testing.T) {
 	if _, err := k8sstore.Open(t.Context(), c); err == nil || !strings.Contains(err.Error(), "no luck") ||
 		errors.Is(err, driver.ErrRefused) {
 		t.Error(err)
+	}
+}
+
+// A plugin takes longer than a renewal may: what it answers counts for the next, and nobody waits
+// for it longer than he has time.
+func TestAPluginThatTakesLong(t *testing.T) {
+	srv, dir := k8stest.StartFake(t), t.TempDir()
+	write(t, dir, "plugin", `#!/bin/sh
+echo run >> "$0.runs"
+while [ ! -e "$0.go" ]; do sleep 0.05; done
+echo '{"kind":"ExecCredential","status":{"token":"`+k8stest.UserToken+`"}}'
+`)
+	c, err := Load(write(t, dir, "config", text(srv, "    exec: {command: ./plugin}")), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient := make(chan error, 1)
+	go func() {
+		_, err := c.Token(t.Context(), "")
+		patient <- err
+	}()
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		began := time.Now()
+		_, err := c.Token(ctx, "")
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
+			t.Errorf("asked for a tenth of a second it answers %v after %v", err, time.Since(began))
+		}
+	}
+	write(t, dir, "plugin.go", "")
+	if err := <-patient; err != nil {
+		t.Error(err)
+	}
+	if got, err := c.Token(t.Context(), ""); got != k8stest.UserToken || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if runs, err := os.ReadFile(filepath.Join(dir, "plugin.runs")); err != nil || string(runs) != "run\n" {
+		t.Errorf("the plugin ran %q, %v", runs, err)
 	}
 }
 

@@ -52,7 +52,8 @@ type user struct {
 	Token        string
 	TokenFile    string `yaml:"tokenFile"`
 	Username     string
-	AuthProvider any `yaml:"auth-provider"`
+	As           string `yaml:"as"`
+	AuthProvider any    `yaml:"auth-provider"`
 	Exec         *plugin
 }
 
@@ -185,6 +186,8 @@ func (u *user) apply(c *k8sstore.Config, at *cluster) error {
 	switch {
 	case u.Username != "":
 		return errors.New("user and password are not supported, nor does Kubernetes take them any more")
+	case u.As != "":
+		return errors.New("to act as another (as) is not supported")
 	case u.AuthProvider != nil:
 		return errors.New("auth-provider is not supported, nor does Kubernetes have it any more: use an exec plugin")
 	}
