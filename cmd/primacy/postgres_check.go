@@ -80,6 +80,9 @@ func (c *cluster) check(ctx context.Context) error {
 	}[state])
 	if c.file.API.Listen != "" {
 		well, err := checkAPI(ctx, c.file)
+		if c.store == "" || strings.HasPrefix(c.store, embeddedScheme) {
+			well += ", for HAProxy and curl: patronictl and vip-manager read etcd, and do not reach an embedded store"
+		}
 		tell("api", err, well)
 	}
 	for _, action := range callbacks.Actions {

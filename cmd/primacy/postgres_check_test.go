@@ -16,6 +16,7 @@ import (
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // TestPostgresCheck: what is missing is told, and nothing is changed. check runs PostgreSQL's
@@ -63,6 +64,8 @@ func TestPostgresCheck(t *testing.T) {
 			"on_reload = [\"DIR/vip\"]\n[server]"}, pass, 0o600,
 			[]string{"ok    callback on_start: /", "FAIL  callback on_stop: exec: \"DIR/pass\": permission denied\n",
 				"FAIL  callback on_reload: exec: \"DIR/vip\": stat DIR/vip: no such file or directory\n"}},
+		"api": {[]string{"[server]", "[api]\nlisten = \"127.0.0.1:" + servertest.FreePort(t) + "\"\n[server]"}, pass,
+			0o600, []string{", for HAProxy and curl: patronictl and vip-manager read etcd"}},
 		"first": {[]string{"[server]", "[first]\nparameters = {nosuch = 1}\n[server]"}, pass, 0o600,
 			[]string{`FAIL  configuration: PostgreSQL `, "unrecognized configuration parameter"}},
 		"shared": {onEtcd("bad"), pass, 0o600,

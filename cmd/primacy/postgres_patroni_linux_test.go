@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/programtest"
 	"github.com/primacy-go/primacy/internal/servertest"
 )
@@ -28,9 +29,14 @@ type shownCluster struct {
 }
 
 func newShownCluster(t *testing.T, members int, ttl string) *shownCluster {
+	return newShownClusterOn(t, etcdtest.Options{}, members, ttl)
+}
+
+// newShownClusterOn is newShownCluster on an etcd of that kind.
+func newShownClusterOn(t *testing.T, o etcdtest.Options, members int, ttl string) *shownCluster {
 	programtest.Needs(t, "patronictl") // Debian's package patroni: make tools
 	c := &shownCluster{}
-	c.pgCluster = postgresCluster(t, members, ttl, func(m *pgMember) string {
+	c.pgCluster = postgresClusterOn(t, o, members, ttl, func(m *pgMember) string {
 		auth := filepath.Join(filepath.Dir(m.file), "auth")
 		err := os.MkdirAll(filepath.Dir(auth), 0o755)
 		if err == nil {

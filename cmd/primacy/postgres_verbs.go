@@ -343,11 +343,11 @@ func (m memberJSON) settings() (all []string) {
 		all = append(all, "needs a restart for "+strings.Join(m.PendingRestart, ", ")+
 			": 'primacy postgres restart --pending'")
 	}
+	for _, dir := range m.DiskFull { // first: it may be the cause of the rest
+		all = append(all, "the disk is full, or nearly so: less than 64 MiB are free for "+dir)
+	}
 	for _, o := range m.Overridden {
 		all = append(all, m.override(o))
-	}
-	for _, dir := range m.DiskFull {
-		all = append(all, "the disk is full, or nearly so: less than 64 MiB are free for "+dir)
 	}
 	return all
 }
@@ -361,6 +361,9 @@ func (m memberJSON) override(told string) string {
 	case file == "postgresql.auto.conf":
 		return said + fmt.Sprintf("on its server psql -c 'ALTER SYSTEM RESET %s' -c 'SELECT pg_reload_conf()'", name)
 	case !strings.Contains(source, ":"):
+		if len(m.DiskFull) > 0 {
+			return name + " is not as primacy has set it: it is set again once the disk has room"
+		}
 		return fmt.Sprintf("%s is not as primacy has set it any more: 'primacy postgres restart %s' sets it again",
 			name, m.Name)
 	}

@@ -38,9 +38,15 @@ type pgMember struct {
 // postgresCluster starts so many members, and returns when all but the primary vote. more is what
 // else a member's file says.
 func postgresCluster(t *testing.T, members int, ttl string, more ...func(m *pgMember) string) *pgCluster {
+	return postgresClusterOn(t, etcdtest.Options{}, members, ttl, more...)
+}
+
+// postgresClusterOn is postgresCluster on an etcd of that kind.
+func postgresClusterOn(t *testing.T, o etcdtest.Options, members int, ttl string,
+	more ...func(m *pgMember) string,
+) *pgCluster {
 	w := postgresWorld(t).without("PGSERVICE").without("PRIMACY_ID").without("PRIMACY_STORE")
-	c := &pgCluster{world: w, etcd: etcdtest.Start(t, etcdtest.Options{}), members: map[string]*pgMember{}, ttl: ttl,
-		more: more}
+	c := &pgCluster{world: w, etcd: etcdtest.Start(t, o), members: map[string]*pgMember{}, ttl: ttl, more: more}
 	// A demo after this test looks for members that were left.
 	t.Cleanup(func() {
 		for _, m := range c.members {

@@ -154,3 +154,16 @@ func TestASwitchoverToWhoMustNotBePromotedIsRefused(t *testing.T) {
 		}
 	}
 }
+
+// On a full disk no restart sets anything: whoever reads list must not be sent to type one.
+func TestAFullDiskComesBeforeWhatItCauses(t *testing.T) {
+	m := memberJSON{Name: "a", Overridden: []string{"primary_slot_name ()"}}
+	if all := m.settings(); len(all) != 1 || !strings.Contains(all[0], "'primacy postgres restart a'") {
+		t.Errorf("%q", all)
+	}
+	m.DiskFull = []string{"/data"}
+	all := m.settings()
+	if len(all) != 2 || !strings.Contains(all[0], "/data") || strings.Contains(all[1], "restart") {
+		t.Errorf("%q", all)
+	}
+}

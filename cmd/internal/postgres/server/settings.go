@@ -13,6 +13,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
 )
@@ -297,8 +300,16 @@ func (s *Server) setForGood(ctx context.Context, set ...setting) error {
 	if _, err := s.writeAutoConf(nil, set...); err != nil { // at once, also where the server takes no SQL yet
 		return err
 	}
+	again := 10 * poll
 	return s.until(ctx, autoConf+" may change again", func() error {
 		if err := s.alterSystem(ctx); err != nil {
+			if sql := new(pgconn.PgError); errors.As(err, &sql) { // it logs each try, on the disk that is full
+				select {
+				case <-time.After(again):
+				case <-ctx.Done():
+				}
+				again = min(2*again, time.Second)
+			}
 			return fmt.Errorf("ALTER SYSTEM: %w", err)
 		}
 		changed, err := s.writeAutoConf(nil, set...)

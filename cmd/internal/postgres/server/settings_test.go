@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -165,6 +166,31 @@ func TestAlterSystemThatHangsTakesOneConnection(t *testing.T) {
 		t.Error("several sessions wait for the ALTER SYSTEM")
 	}
 	finish()
+	a.setSync(server.Sync{Names: []string{"b"}, Acks: 1})
+}
+
+// On a full disk the server refuses it, and logs each try there.
+func TestAlterSystemThatIsRefusedIsNotRepeatedAllTheTime(t *testing.T) {
+	t.Parallel()
+	a, _ := pair(t)
+	blocked := filepath.Join(a.cfg.Data, "postgresql.auto.conf.tmp")
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	err := a.SetSync(ctx, server.Sync{Names: []string{"b"}, Acks: 1})
+	cancel()
+	if err == nil || !strings.Contains(err.Error(), "postgresql.auto.conf.tmp") {
+		t.Errorf("the cause is not told: %v", err)
+	}
+	text, err := os.ReadFile(filepath.Join(a.dir, "log"))
+	n := strings.Count(string(text), `could not open file "postgresql.auto.conf.tmp"`)
+	if err != nil || n == 0 || n > 10 {
+		t.Errorf("it was tried %d times in 2 s (%v)", n, err)
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
 	a.setSync(server.Sync{Names: []string{"b"}, Acks: 1})
 }
 
