@@ -167,7 +167,7 @@ func (k *campaigner) wonLocked() time.Duration { return k.began }
 // under it any more. The queue's lock comes before the claim's, so another goroutine tells the
 // queue.
 func (k *campaigner) contextEndedLocked(core.Cause) {
-	if k.onEvent != nil && k.core.Phase() == core.Stopping {
+	if k.onEvent != nil && !k.core.Phase().GivenUp() {
 		go k.onEvent(core.ClaimEnding)
 	}
 }

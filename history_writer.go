@@ -399,7 +399,7 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 		r.ledTo, r.rightEnd = rightEndedLocked(c), min(w.s.clock(), core.Time(c.l.lastDeadline.Load()))
 	}
 	switch phase := c.core.Phase(); {
-	case phase == core.Stopping && c.rightOver:
+	case phase == core.Ended:
 		w.appendEndLocked(c, s.order.Cause)
 	case phase == core.Leaving && !r.begun && sumsUp(c.term.token):
 		// it is appended once the claim is Done
@@ -465,7 +465,7 @@ func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 		r.By = q.By
 	}
 	switch {
-	case c.core.Successor() == 0 || c.core.Phase() == core.Stopping: // no hand-over was tried
+	case c.core.Successor() == 0 || c.core.Phase() == core.Ended: // no hand-over was tried
 	case c.core.Outcome() == core.SuccessorGone:
 		r.Reason, r.Text = Resigned, "to be handed over to "+c.successorID+", which stood no more"
 	case c.handOverUnknownLocked():

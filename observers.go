@@ -38,7 +38,7 @@ func (r *eventReaders) steppedLocked(c *claim, s step) {
 	if s.was == core.Leaving && c.handOverUnknownLocked() { // the claim is Done now
 		r.tellUnconfirmedLocked(c)
 	}
-	if s.event == core.GiveUp && (s.was == core.Leading || s.was == core.Stopping) {
+	if s.event == core.GiveUp && s.was >= core.Leading && s.was <= core.Ended {
 		r.tellEndLocked(c, WorkStopped, c.core.Cause())
 	}
 }

@@ -1,40 +1,48 @@
 package core
 
-// A claim, from standing to its end. Every word on an arrow is an event; the orders are in the
-// code.
+// A claim, from its entry to its end:
 //
-//	 out ── Stand ──▶ entering ── Entered ──▶ waiting ── Woken ──▶ leading ── Lost, Ask, lease ends ──▶ stopping
-//	                   ▲  │  └───── Entered, held ────────────────▲  │                                     │
-//	                   │  │                    │                     │                                     │
-//	                   └──┼──────── Lost ──────┘                     │                                     │
-//	                      │ GiveUp             │ GiveUp              │ GiveUp: the work is gone            │ GiveUp
-//	                      ▼                    ▼                     ▼                                     ▼
-//	                   leaving ◀───────────────┴─────────────────────┴──────────────────────────────── (if it stands)
-//	                      └── Left, Missing, lease over ──▶ done
+//	phase     event                    next phase
+//	out       Stand                    entering
+//	entering  Entered                  waiting; leading if it is held
+//	waiting   Woken                    leading
+//	either    Lost                     entering, under a new ID
+//	          Rejected                 done; leaving if it may be in the line
+//	          GiveUp                   leaving
+//	          LeaseEnding, LeaseOver   done; the owner may enter another claim under the next lease
+//	leading   Ask, LeaseEnding         stopping
+//	          GiveUp                   leaving
+//	          Lost, LeaseOver          ended
+//	stopping  GiveUp                   leaving
+//	          Lost, LeaseOver          ended
+//	ended     GiveUp                   done
+//	leaving   Left, Missing, LeaseOver done; also Lost, but not during a hand-over
 //
-// The order is always the same: the context ends, the work returns, the right ends, and only then
-// the claim is given up. A claim with a successor is handed over to it; if the successor has left
+// While the store has the claim, the order is: the context ends, the work returns, the right ends,
+// the claim is given up. If the store has lost the claim, another may lead already: then context
+// and right end at once. A claim with a successor is handed over to it. If the successor has left
 // the line, the claim is released.
 
 // ClaimPhase is how far a claim has come. The phases follow each other; a claim may skip some.
 type ClaimPhase uint8
 
 const (
-	Out ClaimPhase = iota
-	Entering
-	Waiting
-	Leading
-	Stopping
-	Leaving
-	Done
+	Out      ClaimPhase = iota // it has not entered yet
+	Entering                   // a call that enters it is under way, or is due
+	Waiting                    // it is in the line, and not known to be held
+	Leading                    // the context and the right live
+	Stopping                   // the context has ended, the right lives, and the work stops
+	Ended                      // the right has ended, since the store has lost the claim; work may still run
+	Leaving                    // the right has ended, and the claim is being released or handed over
+	Done                       // the store has no claim, and the owner does nothing more for it
 )
 
-// GivenUp reports whether the owner has given the claim up, or it is over.
+// GivenUp reports whether the owner has given the claim up, or is done with it: Leaving or Done.
 func (p ClaimPhase) GivenUp() bool { return p >= Leaving }
 
 // String returns the phase as one word.
 func (p ClaimPhase) String() string {
-	return [...]string{"out", "entering", "waiting", "leading", "stopping", "leaving", "done"}[p]
+	return [...]string{"out", "entering", "waiting", "leading", "stopping", "ended", "leaving", "done"}[p]
 }
 
 // ClaimEventKind is what happened to a claim.
@@ -44,8 +52,8 @@ const (
 	Stand       ClaimEventKind = iota // the owner wants a place in the line
 	Entered                           // the store has the claim; Held says whether it is first
 	Woken                             // it is first now
-	Lost                              // the store has it no more, and we did not remove it
-	Failed                            // the outcome of the call under way is unknown
+	Lost                              // the store has lost it, and we did not remove it
+	Failed                            // the outcome of the call under way is unknown: it may have happened
 	Rejected                          // the store will not have it: refused, or taken
 	Ask                               // somebody asks us to give it up; Cause is Resigned, or Transferred to Successor
 	GiveUp                            // the owner gives it up: no work runs under it any more
@@ -84,7 +92,7 @@ type ClaimOrder struct {
 	Tries     int   // > 0: the same call failed so many times; pause before it is made again
 	Stop      bool  // end the term's context
 	EndRight  bool  // from now on Check says no; before any Leave
-	Free      bool  // the claim does not stand any more: another claim of this process may enter
+	Free      bool  // the store has the claim no more: another claim of this process may enter
 	NextLease bool  // the lease ended before the claim led: the owner may enter another claim under the next lease
 	Cause     Cause // why, for Stop, EndRight and Finish
 	Successor uint64
@@ -105,7 +113,6 @@ type Claim struct {
 	phase     ClaimPhase
 	cause     Cause
 	askCause  Cause   // of an Ask that came before the news that the claim is held
-	gone      bool    // the store has it no more
 	outcome   Outcome // of the hand-over
 	tries     int     // of the present call
 	successor uint64
@@ -123,11 +130,11 @@ func (c *Claim) Successor() uint64 { return c.successor }
 // Outcome is what has become of the hand-over so far.
 func (c *Claim) Outcome() Outcome { return c.outcome }
 
-// EndsByAsk reports whether an Ask now would be why the term ends.
+// EndsByAsk reports whether an Ask in this phase is why the term ends: while it waits or leads.
 func (c *Claim) EndsByAsk() bool { return c.phase <= Leading }
 
-// TakesSuccessor reports whether the successor of an Ask now would count. While the term is ending,
-// the first one counts.
+// TakesSuccessor reports whether the successor of an Ask in this phase counts: while the claim
+// waits or leads, and while its work stops, if no successor was named before.
 func (c *Claim) TakesSuccessor() bool {
 	return c.phase <= Leading || c.phase == Stopping && c.successor == 0
 }
@@ -146,6 +153,10 @@ func (c *Claim) Step(e ClaimEvent) ClaimOrder {
 		return c.stepLeading(e)
 	case Stopping:
 		return c.stepStopping(e)
+	case Ended:
+		if e.Kind == GiveUp {
+			return c.finish(c.cause)
+		}
 	case Leaving:
 		return c.stepLeaving(e)
 	}
@@ -203,14 +214,14 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 func (c *Claim) stepLeading(e ClaimEvent) ClaimOrder {
 	switch e.Kind {
 	case Lost:
-		return c.stop(Deposed, true)
+		return c.stopAndEnd(Deposed)
 	case LeaseOver:
-		return c.stop(e.Cause, true)
+		return c.stopAndEnd(e.Cause)
 	case LeaseEnding:
-		return c.stop(e.Cause, false)
+		return c.stop(e.Cause)
 	case Ask:
 		c.successor = e.Successor
-		return c.stop(e.Cause, false)
+		return c.stop(e.Cause)
 	case GiveUp:
 		if c.cause = Resigned; e.Successor != 0 {
 			c.cause = Transferred
@@ -223,19 +234,14 @@ func (c *Claim) stepLeading(e ClaimEvent) ClaimOrder {
 func (c *Claim) stepStopping(e ClaimEvent) ClaimOrder {
 	switch e.Kind {
 	case Lost:
-		c.gone = true
-		return ClaimOrder{EndRight: true, Free: true, Cause: Deposed}
+		return c.end(Deposed)
 	case LeaseOver:
-		c.gone = true
-		return ClaimOrder{EndRight: true, Free: true, Cause: e.Cause}
+		return c.end(e.Cause)
 	case Ask:
 		if c.TakesSuccessor() {
 			c.successor = e.Successor
 		}
 	case GiveUp:
-		if c.gone {
-			return c.finish(c.cause)
-		}
 		return c.beginLeaving(e.Successor, false)
 	}
 	return ClaimOrder{}
@@ -317,10 +323,25 @@ func (c *Claim) lead() ClaimOrder {
 	return o
 }
 
-// stop ends the context. With gone the claim does not stand any more, so the right ends at once.
-func (c *Claim) stop(cause Cause, gone bool) ClaimOrder {
-	c.phase, c.cause, c.gone = Stopping, cause, gone
-	return ClaimOrder{Stop: true, EndRight: gone, Free: gone, Cause: cause}
+// stop ends the context, and leaves the right until the work has returned.
+func (c *Claim) stop(cause Cause) ClaimOrder {
+	c.phase, c.cause = Stopping, cause
+	return ClaimOrder{Stop: true, Cause: cause}
+}
+
+// end ends the right of a claim that the store has lost. Cause is why the right ends; c.cause stays
+// why the context ended.
+func (c *Claim) end(cause Cause) ClaimOrder {
+	c.phase = Ended
+	return ClaimOrder{EndRight: true, Free: true, Cause: cause}
+}
+
+// stopAndEnd ends context and right in one step.
+func (c *Claim) stopAndEnd(cause Cause) ClaimOrder {
+	c.cause = cause
+	o := c.end(cause)
+	o.Stop = true
+	return o
 }
 
 func (c *Claim) finish(cause Cause) ClaimOrder {

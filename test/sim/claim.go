@@ -117,7 +117,8 @@ func (c *claim) tell(id uint64, e core.ClaimEvent) {
 	if id != 0 && id != c.place.id {
 		return
 	}
-	leading := c.core.Phase() == core.Leading || c.core.Phase() == core.Stopping
+	phase := c.core.Phase()
+	leading := phase >= core.Leading && phase <= core.Ended
 	o := c.step(e)
 	if leading && (e.Kind == core.Lost || e.Kind == core.LeaseOver) {
 		c.l.s.w.judge.lostTold(c.term)
