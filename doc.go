@@ -10,7 +10,7 @@
 //	claim     a candidate's place in the line for a name; the oldest claim leads
 //	term      the time of one leader: a context, a deadline, a fencing token
 //	token     a number larger than that of every earlier term of the name
-//	candidate the loop that stands, leads, and stands again
+//	candidate the loop that campaigns, leads, and campaigns again
 //	lock      a name held for a while and given back: [Mutex], [RWMutex], [Semaphore]; what is
 //	          held is a term
 //
@@ -32,11 +32,15 @@
 //
 // # What is promised
 //
-// At any instant [Term.Check] says yes in at most one process, under any delay, loss or partition
-// of messages, any pause of a process, and any clock offset, provided that clock rates differ by
-// less than Options.Drift, that clocks count suspended time, and that the store is linearizable.
-// Tokens grow. The term's context ends first, the work returns, the right ends, and only then is
-// the claim given up. If the store has lost the claim already, context and right end together. A
+// At any instant [Term.Check] says yes in at most one process for an election or an exclusive lock
+// of one name. (Readers share a lock, and a semaphore has several holders.) This holds under any
+// delay, loss or partition of messages, any pause of a process and any clock offset, provided that
+// clock rates differ by less than Options.Drift, that clocks count suspended time, and that the
+// store is linearizable. Tokens grow.
+//
+// A claim is given up only after the work has returned and context and right have ended. Work that
+// has to stop is told by the term's context; until the deadline the right lives on, so that the
+// work can stop in order. If the store has lost the claim already, context and right end at once. A
 // lost lease always ends the term; to win again begins another term.
 //
 // What is not promised: no check can recall a write that is under way when the process is paused.
@@ -47,8 +51,8 @@
 //
 //	deadline = clock read BEFORE the accepted renewal was sent + TTL as granted × (1 − drift)
 //
-//	follower ──▶ candidate ──▶ leader ──▶ follower
-//	             in the line    a term
+//	follower ────────▶ candidate ──▶ leader ──▶ follower
+//	not in the line    in the line   a term
 //
 // Contexts end at deadline − grace, the right to lead at the deadline.
 //
@@ -57,7 +61,8 @@
 package primacy
 
 // The locks of this package, from the outer to the inner. Whoever holds one takes only those of
-// lines below it. A method whose caller holds one ends in Locked, or its comment says so.
+// lines below it. The caller of a method that ends in Locked holds its receiver's lock. An
+// observer, a Term and a function have no such lock: there Locked means claim.mu.
 //
 //	queue.mu, Candidate.mu
 //	claim.mu                                            of one claim at a time
@@ -66,4 +71,5 @@ package primacy
 //	seatTable.mu, announcementTable.mu, historyWriter.mu, tallies.mu, eventReaders.mu, outages.mu
 //	announcements.mu, feed.mu, logQueue.mu
 //
-// Term.Check may take claim.mu and lease.mu. A claim tells its queue on another goroutine.
+// Term.Check may take claim.mu and lease.mu. A claim may not take queue.mu: it starts a goroutine
+// for each event that its queue has to know (claimSpec.onEvent).

@@ -45,7 +45,7 @@ var (
 	// handed: nobody can say which of them is meant.
 	ErrDuplicateID = errors.New("several processes have this ID")
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no
-	// permission, a server too old.
+	// permission, a server too old, a semaphore that others use with another number of slots.
 	ErrRefused = driver.ErrRefused
 )
 
@@ -116,9 +116,10 @@ func ReasonOf(err error) Reason {
 //	isRefusal        yes              yes                     no     no            no
 //	isFinalForBatch  yes              yes                     yes    no            no
 //
-// isRefusal says whether the same call would get the same answer again, so that the caller gets the
-// error. After the other final answers the caller goes on: with a new claim, or a release. For
-// isFinalForBatch see elections_workers.go.
+// After what IsFinal names, the call is not repeated. After what isRefusal names, the user gets the
+// error, since the same call would get the same answer again. After Gone the caller goes on with a
+// new claim, after NoSuccessor with a release. isFinalForBatch is for a call on behalf of many
+// claims: it is repeated for each half of them.
 func isRefusal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
 }

@@ -12,8 +12,8 @@ import (
 type EventKind int
 
 // Behind each kind stand the fields of [Event] that it fills in, besides At. Of locks only overruns
-// and duplicate IDs are told, since locks come and go too often. WorkStopped comes after Ended: at
-// once where the term was given up, later where work outlived the right.
+// and duplicate IDs are told, since locks come and go too often. WorkStopped comes right after
+// Ended if the work returned while the right lived, and later if the work outlived its right.
 const (
 	LeaseGranted  EventKind = iota + 1 // Lease; Took: how long the store needed
 	LeaseLost                          // Lease, Cause: its terms' contexts end. Not told once Session.Close was called
@@ -218,7 +218,7 @@ func (all *tallies) ended(name string, r Reason) {
 	all.ofLocked(name).ended[slices.Index(countedReasons[:], r)]++
 }
 
-// ofLocked returns the counts of a name, made if there is none.
+// ofLocked returns the counts of a name, made if there is none. The caller holds all.mu.
 func (all *tallies) ofLocked(name string) *tallied {
 	if all.byName == nil {
 		all.byName = map[string]*tallied{}

@@ -47,9 +47,9 @@ type Options struct {
 	// digits.
 	//
 	// Two processes that run at the same time must not have the same ID. Nothing breaks, but nobody
-	// can tell them apart, and a request by ID reaches either. The process that came later reports
-	// the other one (DuplicateID, and a warning in the log) once it has waited for one and a half
-	// TTLs. An Elections checks one of its names at a time for this.
+	// can tell them apart, and a request by ID reaches either. After one and a half TTLs in a line
+	// the session looks once whether another process stands there under its ID, and reports it: by
+	// the event DuplicateID and a warning in the log.
 	//
 	// A process that is started again under its ID does not get its old place back. It waits until
 	// its old lease has run out: at most a TTL, not at all after Session.Close. Only then is the
@@ -65,15 +65,16 @@ type Options struct {
 	Grace time.Duration
 	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
 	RenewEvery time.Duration
-	// RenewAttempt is the time limit of one renewal, and of one call for a claim. Default a tenth
-	// of the TTL. For a TTL below 2.5 s it is longer, up to 250 ms, as long as two attempts in a
-	// row still end before the terms' contexts would.
+	// RenewAttempt is the time limit of one renewal, and of one call that enters, releases or hands
+	// over a claim. Other calls have at least a second. Default a tenth of the TTL. For a TTL below
+	// 2.5 s it is longer, up to 250 ms, as long as two attempts in a row still end before the
+	// terms' contexts would.
 	RenewAttempt time.Duration
 	// Overrun is what happens when work outlives its right. Default: the process exits.
 	Overrun Overrun
 	// History is how many terms of each election are kept in the store at least, for
 	// [Election.History]. Default 100. A negative number keeps nothing. Nothing is kept of locks,
-	// nor on a store that is no driver.Journal.
+	// nor on a store that keeps no records (driver.Journal) or gives no tokens.
 	History int
 	// Logger gets one line for each transition. Default: none.
 	Logger *slog.Logger
@@ -108,6 +109,7 @@ func (o Options) fill(caps driver.Caps) (Options, error) {
 	return o, nil
 }
 
+// timing returns how a lease of that TTL is kept: what the options leave at 0 follows from the TTL.
 func (o Options) timing(granted time.Duration) core.Timing {
 	return core.Timing{Drift: o.Drift, Grace: o.Grace, Every: o.RenewEvery, Attempt: o.RenewAttempt}.Fill(granted)
 }
@@ -180,8 +182,8 @@ func (t *Token) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// turnBits is how many low bits of a lock's token count its holders under one claim: enough for
-// core.MaxTurns, 65,535.
+// turnBits is how many low bits of a lock's token say how many of this process held the lock under
+// the same claim before: at most core.MaxTurns, 65,535.
 const turnBits = 16
 
 // lockToken returns the fencing token of a lock's holder: the claim's token times 65,536, plus how

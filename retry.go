@@ -35,7 +35,8 @@ func jittered(n int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// retrier repeats calls on the store that belong to no claim. One call takes at most callLimit.
+// retrier repeats calls on the store that belong to no claim. One call takes at most callLimit: an
+// attempt (Options.RenewAttempt), but at least a second.
 type retrier struct{ callLimit time.Duration }
 
 // retry repeats a call until the store accepts or refuses it, or ctx ends. Every call on a store is
@@ -77,7 +78,9 @@ type outages struct {
 	from, to core.Time // of the last outage that is over
 }
 
-// answered takes what a renewal or a grant has returned.
+// answered takes what a renewal or a grant has returned: lease.renew and Session.grantOne call it
+// after each call. While there is no lease, nothing is called. So if an outage's last failed call
+// is long ago, nobody knows about the time since, and the outage counts only to that call.
 func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,11 +88,11 @@ func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	if s.since != 0 {
 		to := now
 		idle := now-s.failed > max(timing.TTL, 5*time.Second)
-		if idle { // no calls for a while: the outage ended with the last of them
+		if idle {
 			to = s.failed
 		}
 		if idle || !noAnswer {
-			if to-s.since >= timing.TTL/2 { // shorter ones end no term
+			if to-s.since >= timing.TTL/2 { // a shorter outage ends no term
 				s.from, s.to = s.since, to
 			}
 			s.since = 0
@@ -97,8 +100,8 @@ func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	}
 	if noAnswer {
 		if s.since == 0 {
-			// One attempt ago, and not when the call was sent: the process may have been frozen
-			// since.
+			// A call waits at most one attempt for its answer. If the call was sent earlier than
+			// that, this process was frozen, and the store may have been there.
 			s.since = max(1, now-timing.Attempt)
 		}
 		s.failed = now
