@@ -10,14 +10,15 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// This file has what the claims of this process share: the queues for seats, and the values that
-// Restate and Proclaim announce.
+// This file has what the claims of this process share: the table of seats, for which they wait here
+// before they enter a line in the store, and the values that Restate and Proclaim announce.
 
 // seat is the label of one of this process's claims in the line of a name. A lease has at most one
 // claim for each seat. These are all the labels:
 //
 //	""    the claim of an election, or of a lock for writing
-//	"w"   a claim of a lock for writing that is made while the one with "" is given up
+//	"w"   a claim of a lock for writing; "" and "w" take turns if one call gives a claim up and
+//	      enters the next one (exchange in campaign.go)
 //	"r7"  a claim of a lock for reading; the lock's queue numbers them
 //	"s3"  the claim of one slot of a semaphore
 //	"s"   no claim: in seatTable, all slots of a semaphore together
@@ -53,10 +54,17 @@ type seatQueue struct {
 
 // seatWaiter is one who waits for a seat.
 type seatWaiter struct {
-	given chan struct{} // closed when seat n is his
+	given chan struct{} // closed when seat n is his; nil if an Elections waits
 	n     int
-	// Set if an Elections waits: then gotSeat is called, and given is nil.
+	// The attempt of an Elections that waits; else nil. Its gotSeat is called in place of closing
+	// given. No goroutine waits for it.
 	attempt interface{ gotSeat() }
+}
+
+// same says whether o and w are the same waiter. Of an Elections they are if the attempt is the
+// same.
+func (w *seatWaiter) same(o *seatWaiter) bool {
+	return o == w || w.attempt != nil && o.attempt == w.attempt
 }
 
 // takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
@@ -91,8 +99,7 @@ func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bo
 	return 0, false, nil
 }
 
-// cancel takes out one who waits. It returns false if he does not wait any more. It compares what w
-// points to, since an Elections cancels with a copy.
+// cancel takes out one who waits. It returns false if he does not wait any more.
 func (st *seatTable) cancel(at seat, w *seatWaiter) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -101,12 +108,12 @@ func (st *seatTable) cancel(at seat, w *seatWaiter) bool {
 		return false
 	}
 	before := len(q.waiting)
-	q.waiting = slices.DeleteFunc(q.waiting, func(o *seatWaiter) bool { return *o == *w })
+	q.waiting = slices.DeleteFunc(q.waiting, w.same)
 	return len(q.waiting) < before
 }
 
-// vacate gives seat n to the first who waits. The caller may hold a claim's lock: gotSeat takes
-// Elections.mu, which comes after it.
+// vacate gives seat n to the first who waits. The caller may hold a claim's lock, but not
+// Elections.mu, which gotSeat takes.
 func (st *seatTable) vacate(at seat, n int) {
 	w := st.passOn(at, n)
 	switch {
@@ -127,7 +134,7 @@ func (st *seatTable) passOn(at seat, n int) *seatWaiter {
 	if q != nil && len(q.waiting) > 0 {
 		w := q.waiting[0]
 		q.waiting = slices.Delete(q.waiting, 0, 1)
-		w.n = n // not before: while w waits, cancel compares n too
+		w.n = n
 		return w
 	}
 	if q != nil {
@@ -182,7 +189,8 @@ type announcementTable struct {
 }
 
 // use returns the announcements of a name, new ones if there are none, and drop, which ends this
-// use. Once every use has ended they are forgotten.
+// use. After the last use they are forgotten. A name has up to three uses at once: a Candidate's,
+// from Run to its return; a campaign's, while Campaign is called; a claim's, while it has its seat.
 func (table *announcementTable) use(name string) (all *announcements, drop func()) {
 	table.mu.Lock()
 	defer table.mu.Unlock()
@@ -235,9 +243,9 @@ func notInLine(what string) error {
 
 // announcements are what Restate and Proclaim set for the claims of one name; a claim of a lock or
 // of an Elections has its own. They are numbered. When the store confirms one, all before it count
-// as confirmed, since a later one replaces them: confirmed.n ≤ last.n. If the last one is refused,
-// last gets the value of confirmed and keeps its own number, so that the number of the next call is
-// larger than the refused one.
+// as confirmed, since a later one replaces them: confirmed.n ≤ last.n. When the store refuses the
+// last one, last.n stays, so that no number is given twice, and last takes back the value of
+// confirmed.
 type announcements struct {
 	users int // guarded by announcementTable.mu
 
@@ -284,7 +292,8 @@ func (all *announcements) get() *announcement {
 	return all.last
 }
 
-// answered takes the store's answer to the Claim or Update that carried announcement a.
+// answered takes the store's answer to the Claim or Update that carried announcement a. The caller
+// may hold the claim's lock.
 func (all *announcements) answered(a *announcement, err error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -296,7 +305,7 @@ func (all *announcements) answered(a *announcement, err error) {
 		}
 	case isRefusal(err):
 		all.refused, all.refusal = a, err
-		if all.last == a { // else the next claim would enter with it, and be refused
+		if all.last == a { // take it back: the next claim would enter with it, and be refused
 			before := *all.confirmed
 			before.n = a.n
 			all.last = &before

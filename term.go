@@ -171,10 +171,10 @@ func (t *Term) Since() time.Time {
 // candidate (see [Election.Ask]), Resign hands it over. If that candidate has left the line, the
 // name is released.
 func (t *Term) Resign(ctx context.Context) error {
-	if t.share.q != nil {
+	if t.share.q != nil { // the claim stays for the next in this process who wants the lock
 		return t.share.q.giveBack(ctx, t)
 	}
-	t.c.giveUp()
+	t.c.giveUp() // this ends context and right, and starts the release in the background
 	return t.c.waitFreed(ctx, "resign "+t.c.name)
 }
 
@@ -215,6 +215,7 @@ func (t *Term) Outlived(by time.Duration) {
 	t.outlivedLocked(by)
 }
 
+// outlivedLocked has the session's historyWriter record the overrun, if the term has a history.
 func (t *Term) outlivedLocked(by time.Duration) {
 	if overran := t.c.record.recordOverrun; overran != nil {
 		overran(t, by)
@@ -231,8 +232,9 @@ func (t *Term) explain(err error, returned bool) {
 	}
 }
 
-// askToStop ends the term's context because the caller's own context ended, for the reason why. The
-// right stays until Resign.
+// askToStop ends the term's context because the caller's own context ended, with the cause why. The
+// right stays until Resign. If the term is ending already, because somebody asked for it, his
+// request stays the cause.
 func (t *Term) askToStop(why error) {
 	if t.share.q != nil { // this term alone: others of this process may hold the lock under the claim
 		t.endContext(&EndedError{Name: t.c.name, Token: t.token, Cause: why, lock: true})
@@ -284,9 +286,10 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 	return e
 }
 
-// expire makes it final that the clock said no: a renewal that is processed at the same moment
-// cannot make Check say yes again. It stops the claim, which ends the context. The lease's
-// goroutine beat, which reads the clock too, tells the claim by LeaseOver that the right is over.
+// expire is called when Check has seen that the deadline has passed. It ends the right of this term
+// for good: a renewal that is answered at the same moment cannot make Check say yes again.
+// LeaseEnding then ends the context. The lease's goroutine beat sees the deadline pass too, and
+// ends the claim by LeaseOver.
 func (t *Term) expire() error {
 	cause := t.l.overCause()
 	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
@@ -306,10 +309,10 @@ func exitProcess(code int) {
 	os.Exit(code)
 }
 
-// watchOverrunLocked is called when the right of the term is over. Work that still runs gets one
-// more grace to stop, since the right may have ended without a warning. The grace ends at the last
-// deadline: the store may let others in after it. Work that runs then has overrun. The caller holds
-// the claim's lock.
+// watchOverrunLocked is called when the right of the term is over. If the right ended before the
+// deadline (the claim was lost, the session was closed, a lock was given back), work that still
+// runs may have had no warning. So it has one more grace to stop, but not beyond the deadline,
+// since others may lead from then on. Work that runs after that has overrun.
 func (t *Term) watchOverrunLocked() {
 	if t.activeWork == 0 || t.overdue {
 		return
@@ -318,8 +321,8 @@ func (t *Term) watchOverrunLocked() {
 	t.waitOverrun(min(t.l.s.clock()+t.l.timing.Grace, core.Time(t.l.lastDeadline.Load())))
 }
 
-// waitOverrun waits until then by the boot clock. It reads the clock once a second, since timers
-// stand still in suspend.
+// waitOverrun calls overrun at that time of the boot clock. It reads the clock once a second, since
+// timers stand still in suspend.
 func (t *Term) waitOverrun(until core.Time) {
 	wait := until - t.l.s.clock()
 	if wait <= 0 {
@@ -329,8 +332,8 @@ func (t *Term) waitOverrun(until core.Time) {
 	time.AfterFunc(min(wait, time.Second), func() { t.waitOverrun(until) })
 }
 
-// overrun acts on work that still runs under this term; work under other terms of the claim does
-// not count.
+// overrun reports work that still runs under this term, and ends the process if Options.Overrun
+// says so. Work under other terms of the claim does not count.
 func (t *Term) overrun() {
 	c := t.c
 	c.mu.Lock()
@@ -491,7 +494,8 @@ func (t *Term) beginWork() error {
 	return nil
 }
 
-// endWork marks that the work has returned. It follows each beginWork that returned nil.
+// endWork marks that the work has returned. It follows each beginWork that returned nil. A claim
+// that was freed while work ran under it is kept by its lease until the last such call.
 func (t *Term) endWork() {
 	c := t.c
 	c.mu.Lock()
