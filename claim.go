@@ -17,6 +17,19 @@ import (
 // claim is one claim under one lease. It takes events and carries out what core.Claim orders, as
 // far as that needs no store: it ends contexts and rights, and gives its seat back. Its executor
 // makes the calls on the store.
+//
+//	core.ClaimPhase  context  right  in the store  freed
+//	Entering         none     none   perhaps       no
+//	Waiting          none     none   yes           no
+//	Leading          lives    lives  yes           no
+//	Stopping         ended    lives  yes           no
+//	Ended            ended    ended  no            yes
+//	Leaving          ended    ended  perhaps       no
+//	Done             ended    ended  no            yes
+//
+// A claim that never led comes from Entering or Waiting to Leaving or Done, and has no context and
+// no right. In Leaving and Done the claim is given up: its owner has said that no work runs, or it
+// never led. It is idle once it is freed and no call of work runs under it.
 type claim struct {
 	l *lease
 	seat
@@ -25,13 +38,13 @@ type claim struct {
 
 	mu          sync.Mutex
 	core        core.Claim
-	place       driver.Place    // does not change any more once the claim leads
+	place       driver.Place    // in the line: what was asked for, then the store's answer; fixed once the claim leads
 	term        *Term           // nil before it leads; holders of a lock from a queue have terms of their own: shares
 	campaignCtx context.Context // its values go to the term's context; its end gives a waiting claim up
-	freed       bool            // the claim does not stand any more
+	freed       bool            // the store has the claim no more, or never had it
 	// These are made when somebody waits for them.
 	freedCh    chan struct{} // closed when freed is set
-	idleCh     chan struct{} // closed when the claim is idle: freed, and no work runs under it
+	idleCh     chan struct{} // closed when the claim is idle
 	*termState               // see needTermStateLocked; a campaigner's is there from the start
 }
 
@@ -50,7 +63,7 @@ type termState struct {
 	workFailed     bool            // the work failed, as Term.Explain was told
 	successorID    string          // the ID of the session that is to get the claim
 	announcements  *announcements  // in place of the campaign's value; nil: none. Set once
-	shown          *announcement   // what the store has for the present ID, or is to replace; nil: not entered
+	shown          *announcement   // that the store has for the present ID, or that the entering call carries; or nil
 	showing        bool            // show runs
 	record         termRecording
 	handOvers      handOverRequests
@@ -62,25 +75,27 @@ type claimSpec struct {
 	try                 bool // the claim is made only if it holds at once
 	lock                bool // the claim's terms are a lock's
 	turnBits            uint // how many low bits of a term's token count turns (see lockToken)
-	priority            int  // of a request that has one, a smaller or equal one is not heard
+	priority            int  // a request with a priority counts only if that is larger
 	value               []byte
 	sharedAnnouncements *announcements // the election's, for termState.announcements; else nil
 	observers           []observer
 	began               time.Duration // when the campaign began, by uptime
 	// askToLead asks leaders to hand over while the claim waits; may be nil.
 	askToLead func(context.Context, *claim)
-	// enterByExchange makes the claim and gives another one up in one call; may be nil. If it
-	// answers ErrRefused the claim is made in a call of its own.
+	// enterByExchange, if not nil, is called in place of driver.Lease.Claim: it enters the claim
+	// and gives the lock's previous claim up, in one call. ErrRefused says that neither was done;
+	// then Claim is called.
 	enterByExchange func(context.Context, driver.Claim) (driver.Place, error)
 	// onEvent tells a lock's queue what became of its claim; may be nil.
 	onEvent func(core.QueueEventKind)
 }
 
-// executor makes the calls on the store that a claim orders: a campaign does so for one claim, the
-// workers of an Elections for many. The caller holds the claim's lock.
+// executor makes the calls on the store that a claim orders. There are two: a campaigner makes them
+// for one claim; an entrant has the workers of its Elections make them, for many claims in one
+// call. The claim calls these methods while it holds its lock.
 type executor interface {
-	// followLocked takes the order that core gave after an event from outside. A campaigner leaves
-	// it to run, an entrant posts a task.
+	// followLocked takes an order that core gave after an event from outside: not in answer to the
+	// executor's own call.
 	followLocked(o core.ClaimOrder)
 	// releaseLocked begins to give the claim up, or to hand it over.
 	releaseLocked(o core.ClaimOrder)
@@ -93,13 +108,13 @@ type executor interface {
 	contextEndedLocked(cause core.Cause)
 	// vacateSeatLocked lets the next claim of this process stand for the seat.
 	vacateSeatLocked()
-	// freedLocked is called when the claim does not stand any more. Was is the phase before. With
-	// nextLease the seat was not vacated: the executor makes a claim there under the next lease.
+	// freedLocked is called when the claim is freed. Was is the phase before. With nextLease the
+	// seat was kept: the executor enters another claim there, under the next lease.
 	freedLocked(was core.ClaimPhase, nextLease bool)
 }
 
-// observer watches claims and decides nothing: statistics, events, history, the log. The caller
-// holds the claim's lock.
+// observer is told what happens to claims, and decides nothing: statistics, events, history, the
+// log. The claim calls its methods while it holds its lock.
 type observer interface {
 	begunLocked(c *claim, began time.Duration)
 	steppedLocked(c *claim, s step)
@@ -140,8 +155,8 @@ func (c *claim) keepPlaceLocked(asked, got driver.Place, err error) error {
 }
 
 // fits says whether got is the place that was asked for. To lead on somebody else's place would
-// make two leaders. The token must leave its top turnBits free, since lockToken shifts it by so
-// many.
+// make two leaders. A lock's token is its claim's, shifted left by turnBits (lockToken): the bits
+// that would be lost must be 0.
 func (c *claim) fits(asked, got driver.Place) bool {
 	return got.ID == asked.ID && got.Name == asked.Name && got.Seat == asked.Seat && got.Slots == asked.Slots &&
 		(!got.Held || got.Token != 0 || c.l.s.store.Caps().Token == driver.TokenNone) && got.Token>>(64-c.turnBits) == 0
@@ -154,9 +169,9 @@ func (c *claim) heldNow(p driver.Place) {
 	switch {
 	case p.ID != c.place.ID || c.core.Phase() != core.Waiting || c.campaignCtx.Err() != nil:
 		// The news is for an earlier ID of the claim, or the campaign was given up.
-	case !p.Held || !c.fits(c.place, p): // the lease is told to follow the place again
+	case !p.Held || !c.fits(c.place, p): // core orders Await again: the store is asked to follow the place anew
 		c.executor.followLocked(c.stepLocked(core.ClaimEvent{Kind: core.Failed}))
-	default:
+	default: // core orders Lead
 		c.place = p
 		c.executor.followLocked(c.stepLocked(core.ClaimEvent{Kind: core.Woken}))
 	}
@@ -186,7 +201,7 @@ func (c *claim) takeRequest(id string, r driver.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.needTermStateLocked()
-	c.handOvers.addLocked(c, handOverRequest{id, r})
+	c.handOvers.addLocked(c, handOverRequest{id, r}) // it finds the claim of r.To in the line, and then calls notify
 }
 
 // answeredLocked takes the answer to the call that entered the claim.
@@ -223,8 +238,8 @@ func (c *claim) proclaim(value []byte) (own *announcements, n uint64) {
 	return c.announcements, n
 }
 
-// showLocked brings the last announcement to the store, if the store does not have it and the claim
-// stands. One Update is under way at a time, so that no older value overtakes a newer one.
+// showLocked brings the last announcement to the store, if the store has the claim and not the
+// announcement. One Update is under way at a time, so that no older value overtakes a newer one.
 func (c *claim) showLocked() {
 	if _, _, due := c.unshownLocked(); due && !c.showing {
 		c.showing = true
@@ -232,8 +247,8 @@ func (c *claim) showLocked() {
 	}
 }
 
-// unshownLocked returns the last announcement; due says that the claim stands and the store does
-// not have it.
+// unshownLocked returns the last announcement. Due says that the store has the claim and not the
+// announcement.
 func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	phase := c.core.Phase()
 	if c.termState == nil || c.announcements == nil || c.freed || phase < core.Waiting || phase > core.Stopping {
@@ -243,11 +258,11 @@ func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	return s, c.place, s.n != c.shown.n
 }
 
-// show repeats Update until the store has the last announcement or the claim does not stand. It
-// reads c.announcements without mu: that was set before show began, and is not set again.
+// show repeats Update until the store has the last announcement, or has the claim no more. It reads
+// c.announcements and c.value without mu: both were set before show began, and are not set again.
 func (c *claim) show() {
 	for tries := 0; ; {
-		_ = pause(c.l.ctx, tries) // if this ctx has ended, beat has freed the claim: then nothing is due
+		_ = pause(c.l.ctx, tries) // beat frees the claim before this ctx ends: then nothing is due
 		c.mu.Lock()
 		s, p, due := c.unshownLocked()
 		if !due {
@@ -263,7 +278,7 @@ func (c *claim) show() {
 		case err == nil:
 			c.mu.Lock()
 			if tries = 0; p.ID == c.place.ID {
-				c.shown = s // before a caller of Restate goes on: it may resign, which records what is shown
+				c.shown = s // before answered lets the caller of Restate go on: he may resign, which records shown
 			}
 			c.mu.Unlock()
 			c.announcements.answered(s, nil)
@@ -279,8 +294,9 @@ func (c *claim) show() {
 }
 
 // keepShown is called once the store has refused announcement n for the claim with that ID. The
-// store keeps what it had, and the announcement before n is the last one again. Where that is
-// what the claim shows, nothing is due.
+// announcements have taken n back: the last one has the number n, and the value of the one that the
+// store confirmed before. If this claim shows that value already, shown gets the number n, and
+// nothing is due.
 func (c *claim) keepShown(id string, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,10 +317,10 @@ func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 	}
 	if r != nil {
 		c.needTermStateLocked()
-		if c.core.EndsByAsk() {
+		if c.core.EndsByAsk() { // it waits or leads
 			c.request = r
 		}
-		if c.core.TakesSuccessor() {
+		if c.core.TakesSuccessor() { // it waits or leads; or it stops, and nobody was named before
 			c.successorID = r.To
 		}
 	}
@@ -320,19 +336,18 @@ func (c *claim) step(e core.ClaimEvent) core.ClaimOrder {
 	return c.stepLocked(e)
 }
 
-// stepLocked takes one event and carries out what needs no store. The order of its steps keeps the
-// promise: Check says no before anybody, in this process or at the store, can learn that the claim
-// is free.
+// stepLocked takes one event and carries out what needs no store. The right ends first, the seat is
+// given back last: so Check says no before anybody, in this process or at the store, can learn that
+// the claim is free.
 //
-// A term usually ends in two steps. LeaseEnding or Ask ends the context, so that the work stops.
-// GiveUp says that the work has stopped, and ends the right.
+// If the work has to stop, the term ends in two steps. Ask or LeaseEnding ends the context. GiveUp,
+// once the work has stopped, ends the right.
 //
-// Lost and LeaseOver end both in one step. The right ends first, since another may lead already.
-// GiveUp does the same if nobody asked before: no work runs that has to hear of it.
+// Otherwise context and right end in one step. Lost and LeaseOver do so, since another may lead
+// already. So does a GiveUp that nobody asked for: the work has returned already.
 //
 // Core orders Stop and EndRight only for a claim that leads or has led, so c.term is set by then.
-// Three events say that the store has the claim no more: Lost if the store told it, Missing if a
-// hand-over found it, LeaseOver if the lease is over.
+// The executor makes the call that the order names.
 func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	s := step{event: e.Kind, was: c.core.Phase()}
 	o := c.core.Step(e)
@@ -394,8 +409,8 @@ func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 	return first
 }
 
-// freeLocked says that the claim does not stand any more. It gives the seat back before waitFreed
-// returns, so that a campaign that begins then finds the seat free.
+// freeLocked marks the claim as freed. It gives the seat back before waitFreed returns, so that a
+// campaign that begins then finds the seat free.
 func (c *claim) freeLocked(s step) {
 	c.freed = true
 	if !s.order.NextLease {
@@ -432,7 +447,8 @@ func (c *claim) requestLocked(cause core.Cause) *driver.Request {
 }
 
 // release gives the claim up, or hands it over, and repeats it until the store has confirmed it or
-// the lease is over.
+// the lease is over. The phase is Leaving all the while. If the store will not hand the claim over,
+// core orders Leave after HandOver.
 func (c *claim) release(o core.ClaimOrder) {
 	for o.Do == core.Leave || o.Do == core.HandOver {
 		if pause(c.l.ctx, o.Tries) != nil {
@@ -455,7 +471,9 @@ func (c *claim) release(o core.ClaimOrder) {
 	}
 }
 
-// handOver asks the store once to hand the claim over, and says what came of it.
+// handOver asks the store once to hand the claim over, and says what came of it. ErrGone: the claim
+// is not in the line any more, perhaps since an earlier try succeeded. ErrNoSuccessor: the
+// successor has left the line, and the claim is still there.
 func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
 	err := driver.ErrRefused
 	if tr, ok := c.l.stored.(driver.Transferer); ok {
@@ -484,7 +502,7 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	return core.Failed
 }
 
-// waitFreed waits until the claim does not stand any more. What is the beginning of its error.
+// waitFreed waits until the claim is freed. What is the beginning of its error.
 func (c *claim) waitFreed(ctx context.Context, what string) error {
 	freed := c.channelFor(&c.freedCh, func() bool { return c.freed })
 	if freed == nil {
@@ -515,11 +533,11 @@ func (c *claim) channelFor(ch *chan struct{}, already func() bool) <-chan struct
 	return *ch
 }
 
-// isIdleLocked says whether the claim does not stand any more and no work runs under it.
+// isIdleLocked says whether the claim is freed and no work runs under it.
 func (c *claim) isIdleLocked() bool { return c.freed && (c.termState == nil || c.activeWork == 0) }
 
-// forgetLocked has the lease forget a claim that does not stand any more. If work still runs under
-// it, forgetLocked is called again when that has returned.
+// forgetLocked has the lease forget a claim that is freed. If work still runs under it,
+// forgetLocked is called again when that has returned.
 func (c *claim) forgetLocked() {
 	idle := c.isIdleLocked()
 	if idle && c.idleCh != nil {
@@ -538,15 +556,15 @@ func (c *claim) pendingWhat() string {
 	return "the work under " + c.name + " has not stopped"
 }
 
-// givenUp says whether the claim is being given up, or was.
+// givenUp says whether the phase is Leaving or Done.
 func (c *claim) givenUp() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.core.Phase().GivenUp()
 }
 
-// giveUp begins to give the claim up. No work runs under it any more. WaitFreed waits until the
-// claim is given up.
+// giveUp begins to give the claim up: the caller says that no work runs under it any more. Context
+// and right have ended when it returns. WaitFreed waits for the store's answer.
 func (c *claim) giveUp() { c.giveUpTo(0, "") }
 
 // giveUpTo is giveUp in favour of the claim with the token successor, which the session with the ID
@@ -564,7 +582,7 @@ func (c *claim) giveUpTo(successor uint64, to string) {
 }
 
 // leavingPlaceLocked returns the place for the call that gives it up, with the record of the term's
-// end if that call is to carry it.
+// end if the historyWriter has that call carry it.
 func (c *claim) leavingPlaceLocked() driver.Place {
 	p := c.place
 	if c.termState != nil {
@@ -573,7 +591,9 @@ func (c *claim) leavingPlaceLocked() driver.Place {
 	return p
 }
 
-// handOverUnknownLocked says whether a hand-over was tried and nobody knows how it ended.
+// handOverUnknownLocked says whether a hand-over was tried and nobody knows how it ended: the lease
+// was over before the store confirmed it (Undecided), or a call found the claim gone
+// (ClaimMissing).
 func (c *claim) handOverUnknownLocked() bool {
 	return c.core.Phase() == core.Done && c.core.Successor() != 0 &&
 		(c.core.Outcome() == core.Undecided || c.core.Outcome() == core.ClaimMissing)
