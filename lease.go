@@ -23,10 +23,10 @@ type lease struct {
 	s            *Session
 	stored       driver.Lease
 	timing       core.Timing
-	deadline     atomic.Int64          // on the boot clock; 0 if the lease ended before its deadline
-	lastDeadline atomic.Int64          // the last deadline that was not 0, also after Close or Gone
+	deadline     atomic.Int64          // on the boot clock; 0 after Gone or Close; it stays if it has passed
+	lastDeadline atomic.Int64          // the last deadline that was not 0
 	renewing     atomic.Bool           // a call of Renew has not returned
-	wakeBy       atomic.Int64          // when beat is due to run; how late it runs is the pause
+	wakeBy       atomic.Int64          // beat runs by then, unless the process is paused
 	paused       atomic.Int64          // the longest that beat has overslept since the last accepted renewal
 	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
 	newsBegan    atomic.Int64          // when the present call of News began, by uptime
@@ -37,8 +37,8 @@ type lease struct {
 
 	mu           sync.Mutex
 	endCause     core.Cause          // why the lease is ending; None: it takes new claims
-	claims       map[seat]*claim     // those that stand
-	stillWorking map[*claim]struct{} // those that do not stand any more, but under which work runs
+	claims       map[seat]*claim     // the last of each seat, until it is freed
+	stillWorking map[*claim]struct{} // freed, but not idle; or freed, and about to call forget
 	moved        chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 
@@ -88,7 +88,7 @@ func (l *lease) beat() {
 	for {
 		now := l.s.clock()
 		l.paused.Store(max(l.paused.Load(), int64(now)-l.wakeBy.Load()))
-		o := l.core.Step(now, e)
+		o := l.core.Step(now, e) // what is due: a renewal, the end of all contexts, the end of all rights
 		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
 			l.paused.Store(0)
 		}
@@ -115,8 +115,8 @@ func (l *lease) pausedFor() time.Duration {
 }
 
 // carryOut carries out an order of core. It stores the cause and the deadline before it tells the
-// claims: Check must say no by then, with that cause. The claims are told the first cause: Closed
-// if Session.Close came before, whatever core has found since.
+// claims: Check must say no by then, with that cause. If Session.Close has ended the terms'
+// contexts before, the claims keep the cause Closed.
 func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 	cause := l.setEnding(o.Stop)
 	if d := int64(l.core.Deadline()); d != l.deadline.Load() || o.EndRight {
@@ -150,7 +150,7 @@ func (l *lease) carryOut(now core.Time, o core.LeaseOrder) {
 // renew sends one renewal. It sends none while the store's client has not come back from an earlier
 // one; if that goes on, the lease ends.
 func (l *lease) renew(asked core.Time) {
-	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked}
+	e := core.LeaseEvent{Kind: core.Unknown, Asked: asked} // no answer, or an error that is not final
 	sent := l.s.uptime()
 	err, cancelled := context.DeadlineExceeded, false // the result if none is sent
 	if l.renewing.CompareAndSwap(false, true) {
@@ -253,7 +253,8 @@ func (l *lease) deliver(n driver.News) {
 	case n.Gone:
 		e := core.ClaimEvent{Kind: core.Lost}
 		if core.WhyGone(l.s.clock(), core.Time(l.deadline.Load())) == core.Expired {
-			// The process was frozen: nobody deposed the claim. Beat has not read the clock yet.
+			// The deadline has passed, and beat has not seen it yet: the process was frozen. The
+			// store ended the lease by itself: nobody deposed the claim.
 			e = core.ClaimEvent{Kind: core.LeaseOver, Cause: l.overCause()}
 		}
 		c.notify(n.Place.ID, e, nil)
@@ -274,14 +275,15 @@ func (l *lease) join(c *claim) bool {
 		return false
 	}
 	if old := l.claims[c.seat]; old != nil {
-		// Old has given its seat back, and will call forget. Until then close must wait for it.
+		// Old has given its seat back, and is about to call forget. Close must find it until then.
 		l.stillWorking[old] = struct{}{}
 	}
 	l.claims[c.seat] = c
 	return true
 }
 
-// forget drops a claim that does not stand any more. If it is not idle, work still runs under it.
+// forget drops a claim that is freed. If it is not idle, work still runs under it: then close goes
+// on waiting for it.
 func (l *lease) forget(c *claim, idle bool) {
 	l.mu.Lock()
 	if l.claims[c.seat] == c {
@@ -308,8 +310,8 @@ func (l *lease) drop() {
 	}
 }
 
-// end refuses new claims, and then ends the contexts of all terms. Core does not hear of it: beat
-// renews the lease until close, so that the work has its time to stop.
+// end is for Session.Close. It refuses new claims, and then ends the contexts of all terms. Beat
+// goes on renewing the lease until close, so that the work has its time to stop.
 func (l *lease) end(cause core.Cause) {
 	l.notifyClaims(core.ClaimEvent{Kind: core.LeaseEnding, Cause: l.setEnding(cause)})
 }

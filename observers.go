@@ -7,6 +7,8 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
+// These are the observers of claims. The caller of all these methods holds the claim's lock.
+
 func (n *counters) begunLocked(*claim, time.Duration) { n.terms.Add(1) }
 
 func (n *counters) steppedLocked(*claim, step) {}
@@ -35,16 +37,16 @@ func (r *eventReaders) steppedLocked(c *claim, s step) {
 	if s.rightEnded {
 		r.tellEndLocked(c, Ended, s.order.Cause)
 	}
-	if s.was == core.Leaving && c.handOverUnknownLocked() { // the claim is Done now
+	if s.was == core.Leaving && c.handOverUnknownLocked() { // by LeaseOver or Missing, during a hand-over
 		r.tellUnconfirmedLocked(c)
 	}
-	if s.event == core.GiveUp && s.was >= core.Leading && s.was <= core.Ended {
+	if s.event == core.GiveUp && s.was >= core.Leading && s.was <= core.Ended { // the work has stopped
 		r.tellEndLocked(c, WorkStopped, c.core.Cause())
 	}
 }
 
 // tellUnconfirmedLocked tells that the lease, or the claim, was gone before the store confirmed a
-// hand-over. The caller holds the claim's lock.
+// hand-over.
 func (r *eventReaders) tellUnconfirmedLocked(c *claim) {
 	why := ErrExpired
 	if c.core.Outcome() == core.ClaimMissing {
@@ -54,7 +56,7 @@ func (r *eventReaders) tellUnconfirmedLocked(c *claim) {
 		To: c.successorID, Cause: why})
 }
 
-// tellEndLocked tells one step of the end of a term. The caller holds the claim's lock.
+// tellEndLocked tells one step of the end of a term.
 func (r *eventReaders) tellEndLocked(c *claim, kind EventKind, cause core.Cause) {
 	if !r.any() {
 		return
