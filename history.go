@@ -23,8 +23,8 @@ type TermRecord struct {
 	Successor string         // the ID to which it was handed over
 	Gap       *time.Duration // from the end of the term before it, by the clocks of the two leaders; nil: not known
 
-	// If nobody wrote the end: the term led at the instant ToAfter, and led no more at ToBefore.
-	// Zero: not known.
+	// If nobody wrote the end, it lies between these two: at ToAfter the term was seen to lead, and
+	// at ToBefore it led no more. Zero: not known.
 	ToAfter, ToBefore time.Time
 	// If nobody wrote the end of the term before: the gap is at most GapMost. Nil: not known.
 	GapMost *time.Duration
@@ -55,10 +55,10 @@ func (r TermRecord) Lasted() (time.Duration, bool) {
 // of them, or with 0 all that are kept. The leaders' sessions write it (see Options.History): who
 // won, some 50 ms after the win, and why the term ended, in the call that releases the name. A
 // leader that was killed or cut off for good writes no end: its term is [Unknown] once the line
-// shows that it leads no more. What is known then are bounds: a sign of life that the leader left,
-// once a minute for elections that were won by Campaign, and the next leader's beginning. A term
-// may be missing if its process died within those 50 ms, or if another program won it and it does
-// not lead any more.
+// shows that it leads no more. What is known then are bounds: the leader's last sign of life, and
+// the next leader's beginning. A session writes signs of life for up to 100 terms that were won by
+// Campaign: one a minute, or one each six TTLs if that is less. A term may be missing if its
+// process died within those 50 ms, or if another program won it and it does not lead any more.
 //
 // A record that cannot be read is left out, and counted in Stats.Unreadable. History needs no
 // lease. Errors are those of [Election.State], and ErrInvalid on a store that keeps no records. No
@@ -102,7 +102,9 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 //
 //	it was won between the two readings   the line shows it now
 //	it is over                            the records have its end now, if anybody wrote it
-//	others were won since                 they are left out, unless the line shows that they lead
+//
+// The records are newer than the line. A term that only they have is left out, since the line says
+// nothing of it: it would be told as Unknown.
 func (e *Election) readAgain(
 	ctx context.Context, j driver.Journal, all []TermRecord, limit int,
 ) (State, []TermRecord, error) {
@@ -137,7 +139,8 @@ func (st State) withLeader(all []TermRecord) []TermRecord {
 	return all
 }
 
-// complete adds to each term what the next one, at i-1, knew of it, and computes bounds and gaps.
+// complete adds to each term what the record of the term after it says of its end, and computes
+// bounds and gaps. The newest term is the first: the one after all[i] is all[i-1].
 func complete(all []TermRecord, limit int) []TermRecord {
 	for i := range all {
 		r := &all[i]
@@ -185,7 +188,7 @@ func (r *TermRecord) learnEndFrom(next *TermRecord) {
 		switch {
 		case unknown && b.DownTo.After(r.ToAfter): // not over when r was last known to lead
 			r.DownFrom, r.DownTo = b.DownFrom, b.DownTo
-		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To): // r's session saw it begin
+		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To): // r's own record has its begin
 			r.DownTo = b.DownTo
 		}
 	}
@@ -275,7 +278,7 @@ func (e *Election) Tally(ctx context.Context) (Tally, error) {
 			t.Elected += uint64(n)
 		}
 		if last.endUnknown {
-			t.Ended[Unknown]-- // nobody says yet that it is over
+			t.Ended[Unknown]-- // the newest term may still lead: it has not ended for a reason yet
 		}
 		if t.Ended[Unknown] == 0 {
 			delete(t.Ended, Unknown)

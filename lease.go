@@ -78,7 +78,8 @@ func (l *lease) cause() core.Cause {
 func (l *lease) overCause() core.Cause { return cmp.Or(l.cause(), core.Expired) }
 
 // beat renews the lease and ends it in time. It makes no call itself, so no store client holds it
-// up. It reads the clock at least once a second, since timers stand still in suspend.
+// up. It reads the clock at least once a second, since timers stand still in suspend. core.Lease
+// says what is due: a renewal, the end of all contexts, the end of all rights.
 func (l *lease) beat() {
 	defer l.drop()
 	defer l.cancel()
@@ -88,7 +89,7 @@ func (l *lease) beat() {
 	for {
 		now := l.s.clock()
 		l.paused.Store(max(l.paused.Load(), int64(now)-l.wakeBy.Load()))
-		o := l.core.Step(now, e) // what is due: a renewal, the end of all contexts, the end of all rights
+		o := l.core.Step(now, e)
 		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
 			l.paused.Store(0)
 		}
