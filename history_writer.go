@@ -19,24 +19,24 @@ import (
 
 // How the historyWriter works.
 const (
-	recordAfter    = 50 * time.Millisecond  // from a win to its record: a term that is over sooner has none
+	recordAfter    = 50 * time.Millisecond  // from a win to its record; a shorter term has only the record of its end
 	appendLimit    = 2 * time.Second        // for one call of Append
 	refusedPause   = time.Minute            // after a refused Append: no other one for so long
 	pastLimit      = 2 * time.Second        // for reading what is known of the terms before
 	maxPending     = 100_000                // how many records wait; further ones are lost
-	aliveEvery     = time.Minute            // from one sign of life of a term to the next, at most
+	aliveEvery     = time.Minute            // from one sign of life of a term to the next, or six TTLs if that is less
 	maxAlive       = 100                    // how many terms of a session leave signs of life
 	closeLimit     = time.Second            // how long Session.Close waits for records
 	closeLimitDown = 100 * time.Millisecond // the same, if the last call failed
 )
 
 // historyWriter appends records of history, one after the other, on a goroutine that ends when
-// there are none. They are the beginnings of terms, signs of life, and the ends of lost claims. The
-// end of any other term travels in the call that gives its place up (driver.Place.Record). Only
-// Session.Close waits for the writer, for a moment.
+// there are none. Only Session.Close waits for it, for a moment. A release or a hand-over carries
+// the record of its term's end (driver.Place.Record); steppedLocked says of which terms the end is
+// appended instead. Beginnings, signs of life and overruns are always appended.
 //
-// In this file a method that ends in Locked needs the lock of the claim that it is about;
-// startLocked needs mu.
+// The caller of a method that ends in Locked holds the lock of the claim that it is about. The one
+// exception is startLocked, which needs w.mu. A claim's lock comes before w.mu.
 type historyWriter struct {
 	s       *Session
 	journal driver.Journal // nil: no history
@@ -49,7 +49,7 @@ type historyWriter struct {
 	ends     []journalRecord // of terms, and of overruns
 	begins   []dueRecord     // in the order of due
 	alive    []dueRecord     // terms that leave signs of life, in the order of due; at most maxAlive
-	writing  *journalRecord  // taken from ends by next, and not confirmed: close adds it to lost
+	writing  *journalRecord  // the one of ends that write is busy with; close adds it to lost
 	lost     []journalRecord // what close could not write of ends
 	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
 	wake     chan struct{}   // holds a token when there is something new
@@ -63,7 +63,7 @@ type journalRecord struct {
 	journal, key string
 	r            record
 	keep         int    // as in driver.Journal.Append; 0: the writer's limit
-	once         bool   // it is not worth a second try
+	once         bool   // write tries it once only
 	sumUp        *claim // whose term it is: first add what the journal has of earlier terms; nil: add nothing
 }
 
@@ -109,7 +109,8 @@ func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
 	if w.journal == nil {
 		return
 	}
-	// If the machine slept since, this comes out too late, and some outage is not told.
+	// Uptime stands still while the machine sleeps. If it slept since the campaign began, this
+	// instant comes out too late, and an outage before it is left out.
 	campaignBegan := w.s.clock() - (w.s.uptime() - began)
 	if from, to, ok := w.s.outages.lastOver(campaignBegan); ok {
 		c.record.before = &recordBefore{DownFrom: w.wall(from), DownTo: w.wall(to)}
@@ -117,7 +118,7 @@ func (w campaignHistory) begunLocked(c *claim, began time.Duration) {
 	w.beginLocked(c, true)
 }
 
-// startLocked wakes the goroutine that writes, or starts one.
+// startLocked wakes the goroutine that writes, or starts one. The caller holds w.mu.
 func (w *historyWriter) startLocked() {
 	if w.written == nil {
 		w.written = make(chan struct{})
@@ -181,11 +182,25 @@ func (w *historyWriter) run() {
 	}
 }
 
-// next returns the next record, or how long to wait before run calls it again. The record is empty
-// if the term was over before it was due. Ok is false if there is nothing to write: then run has to
-// return.
+// next returns what run does next: it writes n; it waits, and calls next again; or, if ok is false,
+// it returns. N is empty if the term was over before its record was due.
 func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
+	n, b, wait, ok := w.take()
+	switch { // mu is not held here: these take the claim's lock
+	case b.c == nil:
+	case b.t == nil:
+		n = w.beginning(b)
+	default:
+		n = w.signOfLife(b)
+	}
+	return n, wait, ok
+}
+
+// take takes out what is to be written next: n is the end of a term or an overrun, b a term whose
+// beginning or sign of life is due. If nothing is due, wait is the time until something is.
+func (w *historyWriter) take() (n journalRecord, b dueRecord, wait time.Duration, ok bool) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.ctx.Err() == nil {
 		w.writing = nil // but not once ctx has ended: then close reads it
 	}
@@ -193,32 +208,22 @@ func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
 	case w.ctx.Err() != nil, len(w.ends)+len(w.begins)+len(w.alive) == 0:
 		close(w.written)
 		w.written = nil
-		w.mu.Unlock()
-		return n, 0, false
+		return n, b, 0, false
 	case len(w.ends) > 0:
 		n = w.ends[0]
 		w.ends, w.writing = w.ends[1:], &n
-		w.mu.Unlock()
-		return n, 0, true
+		return n, b, 0, true
 	}
-	beginsFirst := len(w.alive) == 0 || len(w.begins) > 0 && w.begins[0].due <= w.alive[0].due
 	due := &w.alive
-	if beginsFirst {
+	if len(w.alive) == 0 || len(w.begins) > 0 && w.begins[0].due <= w.alive[0].due {
 		due = &w.begins
 	}
-	b := (*due)[0]
-	if wait = b.due - w.s.uptime(); wait <= 0 {
-		*due = (*due)[1:]
+	first := (*due)[0]
+	if wait = first.due - w.s.uptime(); wait > 0 {
+		return n, b, wait, true
 	}
-	w.mu.Unlock()
-	switch { // without mu: these take the claim's lock, which comes before mu
-	case wait > 0:
-	case beginsFirst:
-		n = w.beginning(b)
-	default:
-		n = w.signOfLife(b)
-	}
-	return n, wait, true
+	*due = (*due)[1:]
+	return n, first, 0, true
 }
 
 // write appends one record: it repeats the call until the store has taken or refused the record, or
@@ -230,19 +235,21 @@ func (w *historyWriter) write(n journalRecord) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
-		// no error if the record is there already
+		// A record that is there already is no error. The newest that many are kept.
 		_, _, err := w.journal.Append(ctx, n.journal, n.r.encode(n.key), cmp.Or(n.keep, w.limit))
 		cancel()
 		refused := isRefusal(err)
 		w.mu.Lock()
-		if w.failures++; err == nil || refused {
+		if err == nil || refused {
 			w.failures, w.writing = 0, nil
+		} else {
+			w.failures++ // writing stays: the store may have the record or not
 		}
 		if refused {
 			w.resume = w.s.uptime() + refusedPause
 		}
 		w.mu.Unlock()
-		if refused && !n.once { // signs of life come each minute: a refused one is not logged
+		if refused && !n.once { // a refused sign of life is not logged: the next one follows soon
 			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
 		}
 		if err == nil || refused || n.once {
@@ -300,7 +307,7 @@ func (c *claim) recordInFlight() (journal string, r driver.Record, ok bool) {
 		return "", r, false
 	}
 	r = *c.record.carried
-	r.Key += endSuffix // if the release arrives after all, both keys exist: readers prefer the plain one
+	r.Key += endSuffix // if the release arrives later, both keys exist: readers prefer the one without suffix
 	return c.record.journal, r, true
 }
 
@@ -369,27 +376,27 @@ func announcedLocked(c *claim) []byte {
 // termRecording is what the history has of a term. The claim's lock guards it.
 type termRecording struct {
 	recordOverrun func(*Term, time.Duration) // recordOverrunLocked of the writer; nil: no history
-	begun         bool                       // the beginning was appended, or may have been
+	begun         bool                       // the beginning was appended, or may have been; not of a short term
 	before        *recordBefore              // what is known of the time before the term
 	past          reasonCounts               // how many terms before it ended, and why; nil: not known
 	ledTo         time.Time                  // when the right ended, by the wall clock
 	rightEnd      core.Time                  // the same on the boot clock
-	carried       *driver.Record             // of the end, in calls that give the place up; replaced, never modified
+	carried       *driver.Record             // of the end, for calls that give the place up; replaced, never modified
 	journal       string                     // for carried
 	appended      bool                       // the writer has the record of the end
 }
 
-// steppedLocked has the end of a term recorded once: by the call that gives the place up, or else
-// by the writer.
+// steppedLocked has the end of a term recorded once. If the store confirms a call that gives the
+// place up, that call has carried the record. In all other cases the writer appends it:
 //
-//	phase after the step       by                     record of the end
-//	Leading, Stopping                                 none yet
-//	Stopping, the right over   Lost, LeaseOver        appended: no call will give the place up
-//	Leaving, short, sumsUp     any                    none yet
-//	Leaving                    GiveUp                 carried by the calls that give the place up
-//	Leaving                    NoSuccessor            another is carried: it says released
-//	Done, after Leaving        Left                   appended, if no call carried it
-//	Done, after Leaving        another event          appended: no call was confirmed
+//	phase after the step  what happens to the record of the end
+//	Leading, Stopping     nothing yet
+//	Ended                 it is appended: no call will give the place up
+//	Leaving               the calls that give the place up carry it; after NoSuccessor they carry
+//	                      another one, which says that the name was released
+//	Done                  it is appended, if no call has carried it, or none was confirmed
+//
+// Of one short term in sixteen no call carries the record, so that it is appended: see sumsUp.
 func (w *historyWriter) steppedLocked(c *claim, s step) {
 	r := &c.record
 	if w.journal == nil || r.appended {
@@ -402,12 +409,12 @@ func (w *historyWriter) steppedLocked(c *claim, s step) {
 	case phase == core.Ended:
 		w.appendEndLocked(c, s.order.Cause)
 	case phase == core.Leaving && !r.begun && sumsUp(c.term.token):
-		// it is appended once the claim is Done
+		// no call carries it
 	case phase == core.Leaving && (s.event == core.GiveUp || s.event == core.NoSuccessor):
 		end := w.endRecordLocked(c, c.core.Cause()).encode(recordKey(c.term.token))
 		r.carried, r.journal = &end, historyPrefix+c.name
 	case s.was == core.Leaving && phase == core.Done && (s.event != core.Left || r.carried == nil):
-		// If a call that was not confirmed left its record too, readers prefer that one.
+		// An unconfirmed call may have left its record. Readers prefer that one to this one.
 		w.appendEndLocked(c, s.order.Cause)
 	}
 }
@@ -438,7 +445,8 @@ func (w *historyWriter) append(n journalRecord) {
 }
 
 // recordOverrunLocked records that work was seen alive for so long after the right of its term had
-// ended. The record of the end may be in the store already, so this is another one.
+// ended. The record of the end may be in the store already, and cannot be changed, so this is
+// another record.
 func (w *historyWriter) recordOverrunLocked(t *Term, by time.Duration) {
 	if by = by.Truncate(time.Millisecond); by > 0 && !t.c.lock {
 		w.append(journalRecord{journal: historyPrefix + t.c.name, key: recordKey(t.token) + overSuffix,
@@ -446,14 +454,15 @@ func (w *historyWriter) recordOverrunLocked(t *Term, by time.Duration) {
 	}
 }
 
-// sumsUp picks one term of sixteen that appends its end even if it was short. Only Append removes
-// old records, and the only record of a term shorter than recordAfter is carried by its release: a
-// name with none but short terms would have a journal that grows for ever. The appended record sums
-// up the terms before it. The product is a hash: tokens may grow by even steps.
+// sumsUp picks one term of sixteen. A record of such a term is appended, also if it was shorter
+// than recordAfter, and sums up all terms before it. Without this the only record of a short term
+// would be the one that its release carries. Only Append removes old records, so the journal of a
+// name with short terms only would grow for ever. The product is a hash: tokens may grow by even
+// steps.
 func sumsUp(t Token) bool { return uint64(t)*0x9E3779B97F4A7C15>>60 == 0 }
 
-// endRecordLocked returns the record of the end of the claim's term. Cause is why the right is
-// over: the context may have ended before, for another cause.
+// endRecordLocked returns the record of the end of the claim's term. Cause is why the right ended.
+// It is not why the context ended, if the claim was lost while the work stopped.
 func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 	r := record{ID: w.s.o.ID, Value: announcedLocked(c), From: c.won, To: c.record.ledTo,
 		Reason: c.reasonLocked(cause), Text: c.textLocked(cause)}
@@ -482,7 +491,8 @@ func (w *historyWriter) explainLocked(c *claim, r *record) {
 	if paused := c.l.pausedFor(); paused >= c.l.timing.TTL/2 { // shorter ones leave the time for a renewal
 		r.Paused = int64(paused / time.Millisecond)
 	}
-	// A shorter outage is not told: it may be a pause of this process.
+	// An outage of less than half a TTL is not told: what looks like one may be a pause of this
+	// process.
 	if since := w.s.outages.currentSince(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
 		r.DownFrom = w.wall(since)
 	}
@@ -511,9 +521,10 @@ const (
 	alivePrefix   = "alive/"
 )
 
-// endSuffix tells the keys of a term's records apart. The record of its beginning has its token as
-// key. A call that gives the place up replaces that record by the one of the end. Append cannot
-// replace a record, so an end that is appended has the token and endSuffix as key.
+// endSuffix is at the end of the key of an appended record of a term's end. The record of the
+// beginning has the token alone as key. A call that gives the place up puts the record of the end
+// under that key too, in place of the other one. Append cannot replace a record, so it needs
+// another key.
 const endSuffix = "+end"
 
 // overSuffix is at the end of the key of the record that says that work outlived its right.
@@ -667,9 +678,10 @@ const (
 	pastPage    = 32 // by readPast at first: most often one of them sums up all before it
 )
 
-// readPast counts the terms of an election whose records have keys before that one, by the reason
-// for which they ended, and returns the newest of them. It reads back to the first record that sums
-// up all before it. Usually one in a few terms has one, and one in sixteen if all were very short.
+// readPast counts the terms of an election whose records have keys smaller than before, by the
+// reason for which they ended, and returns the newest of them. It reads from the newest record back
+// to the first one that sums up all terms before it. Each term that Campaign won has such a record,
+// unless it was shorter than recordAfter; of all others one in sixteen has.
 func readPast(ctx context.Context, j driver.Journal, name, before string) (reasonCounts, pastTerm, error) {
 	past, newest := reasonCounts{}, pastTerm{}
 	var token Token              // the term whose records are being read
