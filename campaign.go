@@ -12,17 +12,17 @@ import (
 )
 
 // campaigner is a claim that one goroutine campaigns with, and the claim's executor. That goroutine
-// is in run and makes the calls on the store. An event from outside comes on another goroutine. It
-// interrupts the call under way, and leaves its order in ordered. The claim's lock guards
-// interrupt, ordered and refusal.
+// is in run and makes the calls on the store. When an event comes on another goroutine,
+// followLocked leaves core's order in ordered and interrupts the call under way. The claim's lock
+// guards interrupt, ordered and refusal.
 type campaigner struct {
 	claim
 	state     termState // claim.termState points here
 	spec      claimSpec // claim.claimSpec points here
 	vacate    func()    // gives the seat back
 	interrupt context.CancelFunc
-	ordered   *core.ClaimOrder // by the last event from outside: what run does next
-	refusal   error            // what run returns because the store refused the claim
+	ordered   *core.ClaimOrder // what call returns next, whatever the store answers; nil: what the answer leads to
+	refusal   error            // what run returns if the store has refused the claim
 }
 
 // newCampaigner returns a claim that takes events from now on.
@@ -69,16 +69,17 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 }
 
 // call follows the order o with one call on the store, do. It returns the next order, and the error
-// with which the campaign ends if that order ends it. If an event from outside has left an order in
-// ordered, before or during the call, that is the next order, and of the call's answer only the
-// place is kept. The last such order wins: core made it knowing the earlier event. Lead is never
-// replaced: until a leading claim is given up core orders no call for it.
+// with which the campaign ends if that order ends it. Usually the next order is core's to the
+// store's answer. But if ordered was set, before the call or during it, that is the next order, and
+// core does not hear of the answer: only the place is kept. If ordered is set twice, the later
+// order counts, since core gave it knowing of both events. A Lead in ordered is never replaced:
+// core orders no call for a leading claim before it is given up.
 func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	callCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	k.mu.Lock()
-	asked, ordered := k.place, k.ordered
+	asked, ordered := k.place, k.ordered // an order that comes after this finds interrupt set
 	k.interrupt = cancel
 	k.mu.Unlock()
 	var got driver.Place
@@ -103,7 +104,7 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	case ctx.Err() != nil:
 		return k.stepLocked(core.ClaimEvent{Kind: core.GiveUp}), ctxEnded(ctx, "campaign for "+k.name, k.lastErr)
 	}
-	return k.answeredLocked(got, err), k.refusal
+	return k.answeredLocked(got, err), k.refusal // nil, unless the store refused the claim
 }
 
 func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
@@ -122,10 +123,10 @@ func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, e
 	return driver.Place{}, err // keepPlaceLocked refuses an empty place
 }
 
-// entryValue returns the value for a call that enters the claim under that ID. The store keeps the
-// value of whichever try arrives first, and we cannot know which that is. So shown stays what the
-// first try carried. If there is a later announcement, show sends an Update once the claim is
-// entered.
+// entryValue returns the value for a call that enters the claim under that ID. A call may be
+// repeated, and the store keeps the value of the try that arrives first, which may be any. So shown
+// is what the first try carried: if the last announcement is another one, show sends an Update once
+// the claim is entered, and it is right whichever try arrived.
 func (k *campaigner) entryValue(id string) []byte {
 	if k.announcements == nil {
 		return k.value
@@ -143,7 +144,7 @@ func (k *campaigner) entryValue(id string) []byte {
 // place is held, or by another event. So the campaign ends at once with that news, without a timer
 // or a call on the store in between.
 func (k *campaigner) await(ctx context.Context, p driver.Place) (driver.Place, error) {
-	k.l.stored.Follow(p)
+	k.l.stored.Follow(p) // it returns at once: lease.watch gets the news
 	<-ctx.Done()
 	return p, ctx.Err()
 }
@@ -164,8 +165,8 @@ func (k *campaigner) refusedLocked(err error) {
 func (k *campaigner) wonLocked() time.Duration { return k.began }
 
 // contextEndedLocked tells a lock's queue that the claim is ending, so that nobody gets the lock
-// under it any more. The queue's lock comes before the claim's, so another goroutine tells the
-// queue.
+// under it any more. A claim that the queue gives up by itself is Leaving here, and the queue
+// knows. The queue's lock comes before the claim's, so another goroutine tells the queue.
 func (k *campaigner) contextEndedLocked(core.Cause) {
 	if k.onEvent != nil && !k.core.Phase().GivenUp() {
 		go k.onEvent(core.ClaimEnding)
@@ -174,9 +175,10 @@ func (k *campaigner) contextEndedLocked(core.Cause) {
 
 func (k *campaigner) vacateSeatLocked() { k.vacate() }
 
-// freedLocked tells a lock's queue that whoever held the lock under the claim has lost it, unless
-// the queue itself gave the claim up (then it was Leaving). With nextLease, campaignSeated goes on
-// in the same seat.
+// freedLocked tells a lock's queue that whoever held the lock under the claim has lost it. A claim
+// that was Leaving was given up by the queue itself, and nobody held the lock any more. With
+// nextLease there is nothing to do: run returns errLeaseEnded, and campaignSeated goes on in the
+// same seat.
 func (k *campaigner) freedLocked(was core.ClaimPhase, nextLease bool) {
 	if k.onEvent != nil && k.term != nil && was != core.Leaving {
 		go k.onEvent(core.ClaimOver)
@@ -203,9 +205,10 @@ func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term,
 	return s.campaignSeated(ctx, at, spec, vacate, nil)
 }
 
-// campaignSeated is campaign for a caller that has the seat. Vacate gives the seat back; it is
-// called when no claim stands there any more. X, if not nil, gives the lock's previous claim up, at
-// best in the call that enters this one.
+// campaignSeated is campaign for a caller that has the seat. Vacate gives the seat back: the claim
+// calls it when it is freed, and campaignSeated if it has no lease to make a claim under. X, if not
+// nil, gives the lock's previous claim up, at best in the call that enters this one. On each way
+// out x has been released.
 func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, vacate func(), x *exchange,
 ) (*Term, error) {
 	for {
@@ -224,12 +227,12 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 			x.release()
 		}
 		k := newCampaigner(ctx, l, at, spec, vacate)
-		if !l.join(&k.claim) { // the store has not heard of k, and the seat stays ours
+		if !l.join(&k.claim) { // the lease is ending. The store has not heard of k, and the seat stays ours
 			_ = pause(ctx, 1) // do not spin on leases that end at once; run sees if ctx has ended
 			continue
 		}
 		t, err := k.run(ctx)
-		x.release() // if it was not given up on the way
+		x.release() // does nothing if swap has been called
 		if !errors.Is(err, errLeaseEnded) {
 			return t, err
 		}
@@ -241,9 +244,9 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 // call in place of two. The right of the old claim is over. The next claim stands behind all who
 // wait. It has another seat, since a lease has one claim for each.
 //
-// Swap makes that call. Release gives the old claim up in a call of its own: it is for a next claim
-// that has made no call or has another lease, and for a store that cannot exchange. Whichever of
-// the two is called first does it, and the other does nothing. Release accepts a nil exchange.
+// Swap makes that call. Release gives the old claim up in a call of its own, if it turns out that
+// the two cannot share one. Whichever is called first does it, and every later call of either does
+// nothing. Release accepts a nil exchange.
 type exchange struct {
 	l      *lease
 	old    *claim          // nil once begun: else each claim would keep all before it in memory
@@ -253,8 +256,9 @@ type exchange struct {
 	begun  atomic.Bool
 }
 
-// giveUpOrExchange gives the claim up, or returns the exchange that will. An exchange needs a store
-// that can, and a free seat for the next claim. Again says that there will be a next claim.
+// giveUpOrExchange ends the claim's right. Then it gives the claim up, or returns the exchange that
+// will. Again says that the queue wants a next claim for writing. Only then there may be an
+// exchange, if the store can and the other seat is free.
 func (c *claim) giveUpOrExchange(again bool) *exchange {
 	x := &exchange{l: c.l, old: c, at: c.seat.otherWriterSeat()}
 	if _, can := c.l.stored.(driver.Exchanger); can && again && c.slots == 0 {

@@ -37,8 +37,7 @@ type Session struct {
 	seats     seatTable
 	announced announcementTable
 
-	// The observers of claims: of locks' queues, of semaphores, of campaigns, and of an Elections:
-	// entrants are its claims.
+	// The observers of each kind of claim. Entrants are the claims of an Elections.
 	lockObservers, semaphoreObservers, electionObservers, entrantObservers []observer
 	history                                                                *historyWriter
 
@@ -64,9 +63,9 @@ func NewSession(store driver.Store, o *Options) (*Session, error) {
 	return newSession(store, *o, clockFor(store))
 }
 
-// clockFor returns the clock of deadlines: the boot clock, or Go's if the store's leases end by
-// Go's timers. Such a store and that clock both stand still in suspend. Both run in a bubble of
-// testing/synctest, where the boot clock does not.
+// clockFor returns the clock of deadlines. It is the boot clock, unless the store's leases end by
+// Go's timers, as memstore's do: then it is Go's clock, so that both stand still in suspend, and
+// both obey testing/synctest.
 func clockFor(store driver.Store) boottime.Clock {
 	if !store.Caps().ProcessClock {
 		return boottime.Now
@@ -149,8 +148,8 @@ func (s *Session) Close(ctx context.Context) error {
 // Close.
 func (s *Session) Unrecorded() iter.Seq2[string, driver.Record] {
 	return func(yield func(string, driver.Record) bool) {
-		// The claims first: one that ends meanwhile leaves its record to the writer. Appending one
-		// twice does no harm.
+		// The claims come before the writer: if a claim ends in between, its record moves to the
+		// writer, and is yielded twice. Appending it twice does no harm.
 		for _, c := range s.standingClaims() {
 			if journal, r, ok := c.recordInFlight(); ok && !yield(journal, r) {
 				return
@@ -368,7 +367,7 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 		if t.c.l.s != s || t.c.name != name || t.rightEnded.Load() != nil {
 			continue
 		}
-		if slots > 0 && t.c.slots > 0 {
+		if slots > 0 && t.c.slots > 0 { // both of a semaphore: 0 is a writer, driver.Unlimited (-1) a reader
 			if held++; held < slots {
 				continue
 			}
@@ -382,15 +381,15 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 	return nil
 }
 
-// duplicateAge is how long a claim stands before another claim of the same ID is taken for another
-// process's. By then two kinds of leases have run out: those that this process had before, and
-// those of an earlier process that crashed under the same ID and TTL.
+// duplicateAge is how old a claim is before another claim of the same ID is taken for another
+// process's. By then this process's earlier leases have run out. So has the lease of a process that
+// crashed and was started again under its ID and TTL.
 func duplicateAge(l *lease) time.Duration { return l.timing.TTL * 3 / 2 }
 
 // lookForDuplicates reads the line of a name once, duplicateAge from now, and reports other
-// processes that stand there under this session's ID. Each of two such processes looks once: the
-// one that came first may look before the other one is there. Stop calls the look off, as a
-// campaign does when it ends; done, if not nil, is called after the look.
+// processes that stand there under this session's ID. Of two such processes the one that came later
+// always sees the other one. Stop calls the look off, as a campaign does when it ends; done, if not
+// nil, is called after the look.
 func (s *Session) lookForDuplicates(l *lease, name string, lock bool, done func()) (stop func() bool) {
 	return time.AfterFunc(duplicateAge(l), func() {
 		if done != nil {
