@@ -32,9 +32,9 @@ type CampaignOptions struct {
 	// Priority lets this candidate take the lead from a leader whose priority is smaller. Once it
 	// has stood in the line for Steady, under the same leader, it asks that leader to hand over,
 	// and asks again each time Steady has passed. A leader with a smaller priority stops its work
-	// and hands over to this candidate, ahead of those who came earlier. Any other leader goes on,
-	// and so does one that another program entered. Not negative. With 0, the default, this
-	// candidate never asks.
+	// and hands over to this candidate, ahead of those who came earlier. A leader with the same or
+	// a larger priority leads on. So does one that another program has entered, since it does not
+	// listen. Not negative. With 0, the default, this candidate never asks.
 	//
 	// The store does not know priorities. So after a crash the oldest candidate leads first, and
 	// hands over later. If an operator moves the lead away from a candidate with a priority, it
@@ -76,7 +76,7 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 		}
 		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
 	}
-	own, drop := e.s.announced.use(e.name)
+	own, drop := e.s.announced.use(e.name) // Session.campaign uses them too, while the claim has its seat
 	defer drop()
 	spec.sharedAnnouncements = own
 	e.s.readers.publish(Event{Kind: CampaignBegun, Name: e.name})
@@ -91,12 +91,12 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 // and the token stay. It returns nil once the store has confirmed the value, or one that a later
 // call gave.
 //
-// The value stands from the call on, even if the call fails, unless the store refuses it
-// (ErrRefused: the one before stays). Each claim that this session enters for the name has it in
-// place of CampaignOptions.Value. A claim whose entry is under way gets it afterwards. So no older
-// value is shown when a claim is lost and entered again, or when a [Candidate] campaigns again. The
-// value is forgotten once this session has no campaign, candidate or term for the name any more. A
-// later [Term.Proclaim] hides the value for the rest of that term.
+// The value counts from the call on, also if the call fails. Only if the store refuses it
+// (ErrRefused), the value before it counts again. Each claim that this session enters for the name
+// has it in place of CampaignOptions.Value. A claim whose entry is under way gets it afterwards. So
+// no older value is shown when a claim is lost and entered again, or when a [Candidate] campaigns
+// again. The value is forgotten once this session has no campaign, candidate or term for the name
+// any more. A later [Term.Proclaim] hides the value for the rest of that term.
 //
 // The last call wins. The calls of one process reach the store one after another, and a call that
 // fails is repeated with the latest value. The store may carry out late a call whose answer was
@@ -166,7 +166,7 @@ type State struct {
 	Name     string
 	Leader   *Entry // nil: nobody leads
 	Waiting  []Entry
-	Revision uint64
+	Revision uint64    // grows with each change of the line; comparable for one name only
 	AsOf     time.Time // when the store's answer came
 }
 
@@ -206,12 +206,12 @@ type ObserveOptions int
 // WholeLine has Observe yield each change of the line too: a claim enters or leaves, or says
 // something new of itself ([Election.Restate]). Without it Observe yields changes of the leader.
 //
-// It asks the store for no more: any observer reads the whole line after each change of it. Where
-// the store pushes changes (driver.Caps.Push; etcd by a watch) they are told within milliseconds,
-// elsewhere as often as the store polls. If each of n candidates says something new, each observer
-// reads a line of n claims n times: mind that where there are hundreds. A store that does not show
-// who waits (redlockstore) tells of the leader only. Priorities are not in the store, so they are
-// not in the states: a candidate can put its own into its value.
+// It costs no more calls: without it too, Observe reads the whole line after each change of it.
+// Where the store pushes changes (driver.Caps.Push; etcd by a watch) they are told within
+// milliseconds, elsewhere as often as the store polls. If each of n candidates says something new,
+// each observer reads a line of n claims n times: mind that where there are hundreds. A store that
+// does not show who waits (redlockstore) tells of the leader only. Priorities are not in the store,
+// so they are not in the states: a candidate can put its own into its value.
 const WholeLine ObserveOptions = 1
 
 // Observe follows who leads: first the present state, then each change of the leader or of its
@@ -266,8 +266,8 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 	}
 }
 
-// next waits for a line newer than after. If none comes within freshness it reads the line: an
-// error then says that the store does not answer.
+// next waits for a line newer than after (a State.Revision). If none comes within freshness it
+// reads the line: an error then says that the store does not answer.
 func (e *Election) next(ctx context.Context, after uint64) (State, error) {
 	waitCtx, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()
@@ -379,9 +379,9 @@ func (e *Election) canAskToLead(ctx context.Context) error {
 }
 
 // askToLead returns the loop that asks leaders to hand over to a claim while it waits. It reads the
-// line four times in steady. core.Press decides when to ask: once claim and leader have stayed the
-// same for steady. A claim that has the same token at two readings has kept its place in between,
-// since a token is given once.
+// line four times in steady. core.Press decides when to ask: once claim and leader have had the
+// same tokens at each reading for steady. No token is given twice, so the claim has kept its place
+// in between.
 func (e *Election) askToLead(priority int, steady time.Duration) func(context.Context, *claim) {
 	s, asker := e.s, e.s.store.(driver.Asker)
 	return func(ctx context.Context, c *claim) {
@@ -407,9 +407,9 @@ func (e *Election) askToLead(priority int, steady time.Duration) func(context.Co
 	}
 }
 
-// tokens returns the claim's token as mine, 0 if the claim would not get the lead: it does not
-// wait, or this session has an older claim that does. Leader is the leader's token, 0 if there is
-// none that listens.
+// tokens returns the claim's token as mine, and the leader's. Mine is 0 if the leader could not
+// hand over to this claim: it does not wait, or it is not the oldest of its session. Leader is 0 if
+// nobody leads, or one who takes no requests.
 func (st State) tokens(c *claim) (mine, leader uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

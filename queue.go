@@ -12,11 +12,13 @@ import (
 )
 
 // queue carries out core.Queue for one name. Those in this process who want the lock wait in it. A
-// campaign wins a claim for them, and they hold the lock under that claim one after the other.
+// campaign wins a claim for them, and they hold the lock under that claim one after the other;
+// readers hold it together. core.Queue decides who gets the lock under which claim, when to
+// campaign for one, and when to give one up.
 type queue struct {
 	s    *Session
 	name string
-	refs int // how many wait, plus how many claims are held; guarded by the session's lock
+	refs int // one for each who waits, one for each of claims; Session.mu guards it
 
 	mu          sync.Mutex
 	core        core.Queue
@@ -28,7 +30,7 @@ type queue struct {
 	exchange    *exchange               // for the next campaign: gives the previous claim up; or nil
 	todo        []core.QueueOrder       // not carried out yet, the oldest first
 	carrying    bool                    // carryOutLocked runs
-	campaignErr error                   // what the last campaign ended with
+	campaignErr error                   // what the last campaign that is over ended with; quit sets it to nil
 	quitCause   error                   // the cause of the ctx of the last waiter that quit
 }
 
@@ -47,9 +49,10 @@ type waiter struct {
 	err   error
 }
 
-// unref takes back one openQueue or ref. Without any the queue leaves Session.queues, even if a
-// cancelled campaign of it still runs. If that wins, nobody waits here, so core gives the claim up.
-// A second queue of the name does no harm: each seat has one claim at a time.
+// unref takes back one openQueue or ref. After the last the queue leaves Session.queues, and the
+// next who wants the lock gets a new queue. A cancelled campaign of the old queue may still run: if
+// it wins, core gives its claim up, since nobody waits there. Two queues of one name do no harm:
+// each seat of the session has one claim at a time.
 func (q *queue) unref() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
@@ -69,8 +72,10 @@ func (w *waiter) event(kind core.QueueEventKind, claimNo int) core.QueueEvent {
 	return core.QueueEvent{Kind: kind, Waiter: w.id, Claim: claimNo, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
-// quit takes a waiter out, unless it has its answer already. The last one to quit cancels the
-// campaign, and waits for its end for a moment, to learn whether the store was unreachable.
+// quit takes a waiter out whose ctx has ended, unless it has its answer already. If it was the last
+// one, core orders the campaign cancelled. Then quit waits for the campaign's end for 200 ms at
+// most: if its error is ErrUnreachable, that is the waiter's error too. If the campaign has not
+// ended by then, campaignErr is nil, and the error is only that ctx has ended.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -96,15 +101,17 @@ func (q *queue) quit(w *waiter) {
 }
 
 // stepLocked takes one event and carries out what follows. To read the clock costs more than the
-// rest of the step, so now is 0 for an event that does not need the time. The caller holds mu.
+// rest of the step, so now is 0 for an event that does not need the time: core says which do. Who
+// arrives needs it here, to see whether the claims still live: nobody may get the lock under one
+// whose deadline has passed. The caller holds mu.
 func (q *queue) stepLocked(e core.QueueEvent) {
 	var now core.Time
 	if q.core.NeedsClock(e) || e.Kind == core.Arrive && len(q.claims) > 0 {
 		now = q.s.clock()
 	}
 	for id, c := range q.claims { // carryOutLocked may delete from it, which range allows
-		// claimEvent tells it too, on another goroutine, and maybe too late for this step. C.term
-		// is read without c.mu: it is set before Win, and then never changes.
+		// The claim tells its end by claimEvent, but on another goroutine, which may come after
+		// this step. C.term is read without c.mu: it is set before Win, and then never changes.
 		if c.term.isOver(now) {
 			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.ClaimEnding, Claim: id}))
 		}
@@ -112,9 +119,9 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 	q.carryOutLocked(q.core.Step(now, e))
 }
 
-// carryOutLocked carries out orders in the order given. An order may cause another step, which
-// calls this again: that call only appends its orders to todo. Core takes the orders of a step for
-// carried out, so none may be dropped or overtaken. The caller holds mu.
+// carryOutLocked carries out orders in the order given, those of an earlier step first. To carry
+// out one may need another step of core, whose orders come here while the loop below runs: then
+// they are only appended to todo. The caller holds mu.
 func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 	q.todo = append(q.todo, orders...)
 	if q.carrying {
@@ -147,7 +154,7 @@ func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 			if x := c.giveUpOrExchange(o.Again); x != nil { // nil: it is released in a call of its own
 				q.exchange = x
 			}
-			q.unref() // the ref that campaign took when the claim was won
+			q.unref() // for the ref of campaign, when the claim was won
 		}
 	}
 }
@@ -247,7 +254,8 @@ func (q *queue) takeShareLocked(c *claim, parent context.Context, claimNo, turn 
 	return t
 }
 
-// endShare ends the right of one holder among several under the claim, and then its context.
+// endShare ends the right of one holder among several under the claim, and then its context: the
+// holder has given the lock back, so no work runs that has to hear of it first.
 func (t *Term) endShare() {
 	c := t.c
 	c.mu.Lock()
@@ -264,8 +272,8 @@ func (t *Term) endShare() {
 	}
 }
 
-// isOver says whether the term is ending or over. It compares the deadline with now. With now 0 it
-// knows only what somebody has found out before.
+// isOver says whether the term is ending or over: its context or its right has ended, or its
+// deadline is not after now. With now 0 no deadline has passed.
 func (t *Term) isOver(now core.Time) bool {
 	switch {
 	case t.contextEnded.Load() != nil || t.rightEnded.Load() != nil:

@@ -77,7 +77,10 @@ func (t *Term) successorToken(ctx context.Context, to string) (uint64, error) {
 	return uint64(successor.Token), err
 }
 
-// handed returns the error with which Transfer ends, once the claim does not stand any more:
+// handed returns the error with which Transfer ends, once the claim is freed. If this Transfer came
+// too late (by Resign, by another Transfer, or since the lease was over), the claim has another
+// successor or none, and the error is why the term ended. Otherwise the outcome of the hand-over
+// says it:
 //
 //	core.Handed         nil
 //	core.SuccessorGone  the name was released, since the store would not hand it over
@@ -88,8 +91,8 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	outcome, tried, lastErr := t.c.core.Outcome(), t.c.core.Successor(), t.c.lastErr
 	t.c.mu.Unlock()
 	switch {
-	case tried != successor: // the term had ended before: by Resign, by another Transfer, or with its lease
-		return t.Check()
+	case tried != successor:
+		return t.Check() // not nil: the right of a claim that is freed has ended
 	case outcome == core.Handed:
 		return nil
 	case outcome == core.SuccessorGone && errors.Is(lastErr, driver.ErrNoSuccessor):
@@ -106,8 +109,8 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// named returns what oldestOf does. The error is ErrNotInLine if no session with that ID waits, and
-// ErrDuplicateID if several processes do.
+// named returns the oldest claim that waits to lead of the session with that ID. The error is
+// ErrNotInLine if no session with that ID waits, and ErrDuplicateID if several processes do.
 func (st State) named(id string) (Entry, error) {
 	first, ok := st.oldestOf(id)
 	if !ok {
