@@ -27,7 +27,8 @@ type Mutex struct {
 type MutexOptions struct {
 	// Turns is how many holders of this process one claim serves while others may wait: 1 to
 	// 65,535, by default 64. Fewer turns let other processes in sooner. More turns cost fewer
-	// requests. If callers of one lock differ in Turns, each turn obeys its own caller's.
+	// requests. The Turns of the Mutex on which Lock is called count for that call: it gets the
+	// lock under the present claim if fewer than Turns holders have had it there.
 	Turns int
 }
 
@@ -154,7 +155,9 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 		return err
 	}
 	return holdAll(ctx, held, func(ctx context.Context) error {
-		for _, t := range held { // for checkReentry: of held, ctx has only the last term in its heldTerms
+		// Each term's context is made by newTerm, with the heldTerms of LockAll's ctx and that term.
+		// So ctx, which is the last one's, lacks the others, and checkReentry needs all.
+		for _, t := range held {
 			ctx = holding(ctx, t)
 		}
 		return work(ctx, held)
@@ -259,7 +262,8 @@ func (m *Semaphore) Do(ctx context.Context, work func(ctx context.Context, t *Te
 	return lockAndHold(ctx, m.Acquire, work)
 }
 
-// MaxSlots is the largest number of slots of a semaphore. Each new claim reads that many others.
+// MaxSlots is the largest number of slots of a semaphore. To enter a claim the store reads up to so
+// many others.
 const MaxSlots = 1000
 
 func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
