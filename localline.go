@@ -68,8 +68,8 @@ func (w *seatWaiter) same(o *seatWaiter) bool {
 }
 
 // takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
-// is nil. Seats is the semaphore's size, 1 for all else. If others here hold slots of the semaphore
-// under another size, the error is ErrInvalid.
+// is nil. Seats is the semaphore's size, 1 for all else. If others here use the semaphore with
+// another size, the error is the store's for that case: ErrRefused.
 func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -89,7 +89,7 @@ func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bo
 	st.taken[at] = q
 	switch {
 	case q.seats != seats:
-		return 0, false, invalid("semaphore %s has %d slots here already, not %d", at.name, q.seats, seats)
+		return 0, false, driver.Misfit(at.name, q.seats, seats)
 	case len(q.free) > 0:
 		n, q.free = q.free[0], q.free[1:]
 		return n, true, nil

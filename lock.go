@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/primacy-go/primacy/driver"
@@ -187,7 +188,8 @@ func (s *Session) Mutex(name string, o *MutexOptions) *Mutex {
 }
 
 // Semaphore returns the semaphore of that name. It does no I/O. All who use it must name the same
-// number of slots: the store refuses another one (ErrRefused) while somebody stands in the line.
+// number of slots. While somebody holds a slot or waits for one, in this process or in another,
+// another number is ErrRefused.
 func (s *Session) Semaphore(name string, slots int) *Semaphore { return &Semaphore{s, name, slots} }
 
 // lock waits for the lock and returns its term, which is given back by Resign.
@@ -283,8 +285,8 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, ErrHeld
-	case errors.Is(err, ErrInvalid):
-		return nil, err
+	case errors.Is(err, driver.ErrRefused):
+		return nil, fmt.Errorf("primacy: acquire %s: %w", m.name, err)
 	case err != nil:
 		return nil, ctxEnded(ctx, "acquire "+m.name, nil)
 	}

@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -66,6 +67,37 @@ func TestReEntryOfASemaphoresName(t *testing.T) {
 				t.Errorf("%s: got %v, want ErrReentrant", what, err)
 			}
 			cancel()
+		}
+	})
+}
+
+// Who names another number of slots is told the same, wherever the others are.
+func TestAnotherNumberOfSlotsIsRefusedInAndBetweenProcesses(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		here, there := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		held, err := here.Semaphore("x", 2).Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for where, s := range map[string]*Session{"in the process of the holder": here, "in another process": there} {
+			for what, acquire := range map[string]func(context.Context) (*Term, error){
+				"Acquire": s.Semaphore("x", 3).Acquire, "TryAcquire": s.Semaphore("x", 3).TryAcquire,
+			} {
+				_, err := acquire(t.Context())
+				if !errors.Is(err, ErrRefused) || errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "2 slots, not 3 slots") {
+					t.Errorf("%s %s: got %v, want ErrRefused with both numbers", what, where, err)
+				}
+			}
+		}
+		if err := held.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*Session{here, there} {
+			term, err := s.Semaphore("x", 3).TryAcquire(t.Context())
+			if err != nil {
+				t.Fatalf("nobody uses it with 2 slots any more: %v", err)
+			}
+			defer term.Unlock()
 		}
 	})
 }
@@ -167,13 +199,6 @@ func TestASemaphoreHasSoManyHoldersAndNoMore(t *testing.T) {
 		term := must[*Term](t)(s.Semaphore("x", 3).Acquire(t.Context()))
 		if uint64(term.Token()) <= last.Load() {
 			t.Errorf("token %v after %d", term.Token(), last.Load())
-		}
-		if _, err := s.Semaphore("x", 4).Acquire(t.Context()); !errors.Is(err, ErrInvalid) {
-			t.Errorf("another number of slots in this process: got %v, want ErrInvalid", err)
-		}
-		if _, err := b.session("d", b.store, Options{}).Semaphore("x", 4).Acquire(
-			t.Context()); !errors.Is(err, ErrRefused) {
-			t.Errorf("another number of slots in another process: got %v, want ErrRefused", err)
 		}
 		_ = term.Resign(t.Context())
 	})
