@@ -75,22 +75,26 @@ func TestReEntryOfASemaphoresName(t *testing.T) {
 func TestAnotherNumberOfSlotsIsRefusedInAndBetweenProcesses(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		here, there := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
-		held, err := here.Semaphore("x", 2).Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		var held []*Term
+		for range 2 { // all slots: whoever is not told would wait for one
+			held = append(held, must[*Term](t)(here.Semaphore("x", 2).Acquire(t.Context())))
 		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
 		for where, s := range map[string]*Session{"in the process of the holder": here, "in another process": there} {
 			for what, acquire := range map[string]func(context.Context) (*Term, error){
 				"Acquire": s.Semaphore("x", 3).Acquire, "TryAcquire": s.Semaphore("x", 3).TryAcquire,
 			} {
-				_, err := acquire(t.Context())
+				_, err := acquire(ctx)
 				if !errors.Is(err, ErrRefused) || errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "2 slots, not 3 slots") {
 					t.Errorf("%s %s: got %v, want ErrRefused with both numbers", what, where, err)
 				}
 			}
 		}
-		if err := held.Resign(t.Context()); err != nil {
-			t.Fatal(err)
+		for _, term := range held {
+			if err := term.Resign(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for _, s := range []*Session{here, there} {
 			term, err := s.Semaphore("x", 3).TryAcquire(t.Context())
