@@ -14,9 +14,10 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// Elections stands for many elections at once, ten thousand or a hundred thousand, on a fixed
-// number of goroutines: at most four calls on the store are under way, and no goroutine waits for a
-// single name. All else is as with [Election.Campaign]: ask [Term.Check] before each act; a place
+// Elections stands for many elections at once, ten thousand or a hundred thousand. No goroutine
+// waits for a single name, and at most four calls at a time enter or release claims, many in one
+// call. Only a hand-over to a named successor and [Term.Proclaim] cost a goroutine and a call for
+// each term. All else is as with [Election.Campaign]: ask [Term.Check] before each act; a place
 // that is lost is taken again at the end of the line, if need be under the next lease. It is safe
 // for concurrent use.
 //
@@ -70,9 +71,9 @@ func (e *NotInLineError) Error() string {
 func (e *NotInLineError) Unwrap() error { return e.Err }
 
 // Stand takes places in the lines of names, in the background, and returns at once. It ignores
-// names that it stands for or leads already. It stands again for a name whose term has ended, as
-// soon as that term is resigned. If one name cannot be used it stands for none: ErrInvalid. After
-// Close, or after the session's, it returns ErrClosed.
+// names that it stands for or leads already. A name whose term has ended is none of these: the new
+// claim enters the line as soon as that term is resigned. If one name cannot be used it stands for
+// none: ErrInvalid. After Close, or after the session's, it returns ErrClosed.
 func (es *Elections) Stand(names ...string) error {
 	if err := checkValue(es.spec.value); err != nil {
 		return err
@@ -138,7 +139,7 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 		}
 		shut := es.s.shut
 		if n.noMoreTerms {
-			shut = nil // closed, so select would take it each time; moveLocked wakes us at the end
+			shut = nil // it is closed, and would be received from each time; the last attempt wakes us by ready
 		}
 		select {
 		case <-es.ready:
@@ -150,8 +151,8 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 }
 
 // take returns the oldest news, if there is any. Done says that there will be no more: ctx has
-// ended, Close was called, or the session is closed and no attempt is left. A reader that leaves
-// something to see wakes the next one.
+// ended, Close was called, or the session is closed and no attempt is left. A call wakes one reader
+// only (wake), so a reader that has not taken everything wakes another one.
 func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	es.s.mu.Lock()
 	closed := es.s.closed
@@ -160,7 +161,7 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 	defer es.mu.Unlock()
 	defer func() {
 		if len(es.untold) > 0 || es.closed || closed && len(es.names) == 0 {
-			es.wake() // another reader may go on
+			es.wake()
 		}
 	}()
 	if es.closed || ctx.Err() != nil {
@@ -220,10 +221,10 @@ func (es *Elections) forgetLocked(a *attempt) {
 	}
 }
 
-// dropLocked ends an attempt whose term Terms will not yield. If the attempt has won none, why is
-// for the event CampaignEnded. Dropped terms are removed from untold once they are half of it:
-// perhaps nobody iterates, and they would pile up. The caller holds mu, and gives up the claim if
-// there is one.
+// dropLocked ends an attempt of which Terms will yield no term: it has won none, or one that was
+// not yielded yet. Why is for the event CampaignEnded, if it has won none. A dropped term stays in
+// untold, since to find it there is slow. Once half of untold are such, all are removed: if nobody
+// iterates they would pile up. The caller holds mu, and gives up the claim if there is one.
 func (es *Elections) dropLocked(a *attempt, why error) {
 	won := a.phase == leads
 	if a.c != nil {
@@ -253,11 +254,15 @@ func (es *Elections) Withdraw(names ...string) {
 	}
 }
 
-// withdraw ends the attempt of a name under mu, and then has its seat given back, by exactly one.
-// In the phase wantsSeat, cancel takes the attempt out of the seat's queue; queueUp does so if it
-// comes later, and gotSeat gives the seat back if it was given in this moment. In wantsLease the
-// seat is given back here, since enter and abandon skip the attempt. From stands on the claim gives
-// it back when it is freed.
+// withdraw ends the attempt of a name. First it sets the phase under mu; who comes later finds that
+// the attempt is over. So its seat is given back once:
+//
+//	phase before                        who gives the seat back
+//	wantsSeat, waits for the seat       nobody has it: cancel takes the attempt out of the queue
+//	wantsSeat, queueUp is yet to come   nobody has it: queueUp takes the attempt out of the queue
+//	wantsSeat, is being given it        gotSeat
+//	wantsLease                          withdraw; enter and abandon then do nothing
+//	stands, leads                       the claim, when it is freed
 func (es *Elections) withdraw(name string) {
 	for {
 		es.mu.Lock()
@@ -452,7 +457,8 @@ func (es *Elections) newEntrant(l *lease, a *attempt) *entrant {
 // waits for the next lease.
 func (es *Elections) enter(l *lease, a *attempt) bool {
 	c := es.newEntrant(l, a)
-	// Withdraw takes c.mu. It must not end c before c has joined: the lease would keep c for ever.
+	// From the phase stands on, Withdraw ends c, for which it needs c.mu. It must not do so before
+	// c has joined: c would never be forgotten.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	es.mu.Lock()
@@ -469,7 +475,7 @@ func (es *Elections) enter(l *lease, a *attempt) bool {
 	}
 	es.mu.Lock()
 	defer es.mu.Unlock()
-	es.findLeaseLocked(a)
+	es.findLeaseLocked(a) // c is dropped: neither the store nor the lease has heard of it
 	return false
 }
 
@@ -490,11 +496,13 @@ func (c *entrant) wonLocked() time.Duration {
 // contextEndedLocked is called when the context of a term has ended. What it does depends on the
 // attempt's phase; in leaves it does nothing:
 //
-//	yielded  Terms yields the term again, with the error, unless the term was resigned
-//	leads    the next attempt begins; it waits until this claim gives the seat back. The term is
-//	         resigned, unless somebody found it by Session.Terms and has resigned it
+//	yielded  Terms yields the term again, with the error. If the user has resigned it, there is
+//	         nothing to tell
+//	leads    nobody knows the term from Terms, so it is resigned here. The next attempt begins,
+//	         and waits until this claim gives the seat back
 //
-// It takes Elections.mu and the seats' lock one after the other.
+// All this runs in a step of the claim, under its lock: also queueUp for the next attempt, which
+// takes the seats' lock, and after it Elections.mu if the seat is free.
 func (c *entrant) contextEndedLocked(cause core.Cause) {
 	a, es := c.attempt, c.attempt.es
 	resigned := c.core.Phase().GivenUp()
@@ -517,7 +525,7 @@ func (c *entrant) contextEndedLocked(cause core.Cause) {
 		return
 	}
 	es.queueUp(next)
-	if !resigned {
+	if !resigned { // it may be: somebody can have found the term by Session.Terms
 		c.postLocked(taskResign, 0) // not here: the claim is in the middle of a step
 	}
 }

@@ -10,12 +10,14 @@ import (
 )
 
 const (
-	maxCalls    = 4   // on the store at a time
+	maxCalls    = 4   // of the workers at a time
 	maxTogether = 512 // claims in one call
 )
 
-// workers are the goroutines that make the calls for all claims of an Elections. They end when
-// there is nothing to do. Elections.mu guards this.
+// workers are the goroutines that enter, follow and release all claims of an Elections, and make
+// the calls on the store for that. They end when there is nothing to do. A hand-over to a named
+// successor and Term.Proclaim are not theirs: each has a goroutine of its own. Elections.mu guards
+// this.
 type workers struct {
 	running int // how many there are
 	limit   int // how many claims one call has: fewer while calls fail
@@ -43,7 +45,8 @@ type attempt struct {
 //	leaves       its claim is being released           attemptOver
 //	yielded      Terms has yielded its term            attemptOver when its claim is gone
 //
-// Elections.names has an attempt until it leaves, or its term has ended.
+// Elections.names has the attempt in the phases before leaves. It has a yielded one until the
+// context of its term ends.
 type attemptPhase uint8
 
 const (
@@ -66,7 +69,7 @@ type entrant struct {
 	attempt *attempt
 	seq     uint32           // the number of its last task; earlier tasks do not count any more
 	calling bool             // a call is under way
-	ordered *core.ClaimOrder // what to do after that call, whatever its answer: the last order counts
+	ordered *core.ClaimOrder // given while the call is under way: it replaces what the answer leads to
 }
 
 // entrantOf returns the claim of a term that an Elections has won.
@@ -81,8 +84,8 @@ type task struct {
 
 type tasks []task
 
-// taskKind is in the order in which tasks are done: what makes no call first, and what lets others
-// lead before what enters lines.
+// taskKind is what to do. The workers take the tasks in this order: first those without a call on
+// the store, then releases, for which other processes wait, and at last those that enter a line.
 type taskKind uint8
 
 const (
@@ -94,8 +97,8 @@ const (
 )
 
 // followLocked posts the task of an order. If a call is under way it leaves the order in ordered,
-// for goOnLocked. The caller holds the claim's lock, as for all methods of an entrant that end in
-// Locked. Methods of Elections that end in Locked need Elections.mu.
+// for goOnLocked. In this file and in elections.go the caller of an entrant's Locked method holds
+// the claim's lock, and the caller of one of Elections holds Elections.mu.
 func (c *entrant) followLocked(o core.ClaimOrder) {
 	if c.calling {
 		c.ordered = &o
@@ -110,7 +113,7 @@ func (c *entrant) followLocked(o core.ClaimOrder) {
 		c.postLocked(taskEnter, o.Tries)
 	case core.HandOver:
 		go c.release(o)
-	} // nothing for Lead and Finish: wonLocked and freedLocked have run already
+	} // Lead and Finish (the claim is Done) need no call: wonLocked and freedLocked have run already
 }
 
 func (c *entrant) releaseLocked(o core.ClaimOrder) {
@@ -121,7 +124,7 @@ func (c *entrant) releaseLocked(o core.ClaimOrder) {
 	c.followLocked(o)
 }
 
-// goOnLocked goes on after a call: with the order that came meanwhile, or if none came with o, to
+// goOnLocked goes on after a call. It follows ordered if an order came during the call, else o, to
 // which the call's answer led.
 func (c *entrant) goOnLocked(o core.ClaimOrder) {
 	c.calling = false
@@ -205,7 +208,8 @@ type batchItem struct {
 }
 
 // begin returns the claims for which nothing else was ordered meanwhile, and marks that their call
-// is under way. Of a claim that enters, the record in the place is empty.
+// is under way. A place that is released carries the record of the term's end; for one that enters,
+// leavingPlaceLocked has none to add.
 func (all tasks) begin(phase core.ClaimPhase) []batchItem {
 	calls := make([]batchItem, 0, len(all))
 	for _, j := range all {
@@ -219,9 +223,10 @@ func (all tasks) begin(phase core.ClaimPhase) []batchItem {
 	return calls
 }
 
-// claimAll enters claims in one call. A final error of the store is about one of them, but does not
-// say about which. So each half is asked by itself, until one claim is left with the error. A claim
-// that entered already is found by its ID.
+// claimAll enters claims in one call. If the answer is a final error, one of the claims is the
+// reason, but the answer does not say which. So the call is repeated for each half of them, and in
+// the end for that claim alone. A claim that has entered already keeps its place: the store finds
+// it by its ID.
 func (es *Elections) claimAll(l *lease, calls []batchItem) {
 	if len(calls) == 0 {
 		return
@@ -246,8 +251,8 @@ func (es *Elections) claimAll(l *lease, calls []batchItem) {
 	}
 }
 
-// isFinalForBatch says whether err is final for one of the claims of a call. Then each half is
-// asked by itself, which finds that claim.
+// isFinalForBatch says whether err is final for one of the claims of a call, so that the call is
+// repeated for each half.
 func isFinalForBatch(err error) bool { return errors.Is(err, driver.ErrGone) || isRefusal(err) }
 
 // learn sets how many claims the next call has: fewer after one whose outcome is unknown, since the
@@ -264,7 +269,7 @@ func (es *Elections) learn(n int, err error) {
 }
 
 // claimAnswered takes the answer of a Claim. If something was ordered while the call was under way,
-// the answer only tells the place.
+// goOnLocked follows that, and core does not hear of the answer: only the place is kept.
 func (c *entrant) claimAnswered(asked, got driver.Place, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,8 +297,8 @@ func (es *Elections) followAll(l *lease, all tasks) {
 	}
 }
 
-// releaseAll gives places up in one call. After a final error it asks again in halves, as claimAll
-// does.
+// releaseAll gives places up in one call. After a final error it repeats the call for each half, as
+// claimAll does.
 func (es *Elections) releaseAll(l *lease, calls []batchItem) {
 	if len(calls) == 0 {
 		return
