@@ -54,10 +54,10 @@ func (c *Candidate) run(ctx context.Context, work func(context.Context, *Term) e
 		return err
 	}
 	defer c.end()
-	var term *Term
-	var cause error // why the last term ended: lead sets it
-	// The loop is core.RunCandidate. It calls wait, win and lead in turn, with a step between them,
-	// until one of them fails or lead says not to go on.
+	// The loop is core.RunCandidate: step, wait, win, step, lead, step, and so on. It returns the
+	// error of the wait or the win that failed, or of the lead that says not to go on.
+	var term *Term  // that win has won last, for step
+	var cause error // why the last term ended, for step: lead sets it
 	step := func(e core.CandidateEvent) core.CandidateOrder {
 		switch e {
 		case core.Won:
@@ -129,7 +129,7 @@ func (c *Candidate) lead(ctx context.Context, t *Term, work func(context.Context
 			if notBegun != nil {
 				err = context.Cause(ctx)
 			}
-		case lost == nil && notBegun != nil: // the process was paused between winning and working
+		case lost == nil && notBegun != nil: // the right ended before the work began: the process was paused
 			lost = notBegun
 		case lost == nil:
 			t.explain(err, returned)
@@ -205,10 +205,10 @@ type CandidateEvent struct {
 	Term  *Term // while it leads
 	Cause error // why the last term ended; nil before the first has
 	// Leader is who leads, as far as this candidate knows: nil if nobody does, or none is known.
-	// While the Check of this candidate's term says yes, Leader is this candidate. After its own
-	// term Leader never shows that term, nor an earlier leader. Other leaders are known from the
-	// store: one that crashed is shown until its lease runs out. On a store without tokens, once
-	// this candidate has led, another candidate of the same session that leads is shown as nil.
+	// While the Check of this candidate's term says yes, Leader is this candidate. After that
+	// Leader is nil until the store shows a later leader. Other leaders are known from the store:
+	// one that crashed is shown until its lease runs out. On a store without tokens a later leader
+	// of the same session is not told from this candidate: Leader is nil.
 	Leader *Entry
 	Missed int // older events that a slow reader lost before this one
 }
@@ -218,8 +218,9 @@ type CandidateEvent struct {
 // the leader.
 //
 // It ends with ctx. To get the last event, CandidateEnded or CandidateGaveUp, pass Run's own ctx:
-// then Events goes on until Run has returned. With the context of the present term, or one made
-// from it, it ends at once, so that work can wait for its own reader.
+// then Events goes on until Run has returned. If ctx is the context of the present term, or made
+// from it, Events does not wait for Run: work may wait for its own reader to end, and Run waits for
+// the work.
 func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 	return func(yield func(CandidateEvent) bool) {
 		following, cancel := context.WithCancel(ctx)
@@ -232,9 +233,9 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 		c.tellLocked(f, CandidateNow)
 		c.mu.Unlock()
 		defer c.unsubscribe(f)
-		// gone: the caller ranges no more, so the goroutine returns. over: ctx has ended, and Run
-		// has returned if it is to be waited for; f.next yields what is left, and then returns
-		// false.
+		// over is closed when no more events will come: ctx has ended, and the reader need not wait
+		// for Run. Then f.next yields what is left, and after that returns false. gone is closed
+		// when the caller ranges no more, so that the goroutine ends though Run goes on.
 		over, gone := make(chan struct{}), make(chan struct{})
 		defer close(gone)
 		wg.Go(func() {
@@ -282,10 +283,10 @@ func (c *Candidate) reportDuplicates(st State) {
 	}
 }
 
-// settled returns a channel that is closed when a reader whose ctx has ended may stop. It is closed
-// already, except while Run is ending too: then it is closed when Run returns, so that the reader
-// gets the last event. A reader under the context of the present term does not wait: if the work
-// waits for it, Run would never return.
+// settled returns a channel that is closed when a reader whose ctx has ended may stop. If Run's ctx
+// has ended too, that is when Run returns, so that the reader gets the last event; otherwise it is
+// at once. It is at once too for a reader under the context of the present term: the work may wait
+// for that reader, and Run waits for the work.
 func (c *Candidate) settled(ctx context.Context) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -329,11 +330,15 @@ func (c *Candidate) tellLocked(f *candidateFeed, k CandidateEventKind) {
 func (c *Candidate) leaderLocked(f *candidateFeed) *Entry {
 	leads := c.term != nil && c.term.Check() == nil
 	switch {
-	case c.own == nil, leads && c.isOwnLocked(f.seen): // f.seen has the present value, c.own that of the win
+	case c.own == nil: // it has never led
 		return f.seen
-	case leads: // if another leads, its claim was removed, and its right ends in a moment
+	case leads && c.isOwnLocked(f.seen): // f.seen has the present value, c.own that of the win
+		return f.seen
+	case leads: // the store has not shown the win yet; or its claim was removed, and its right ends in a moment
 		return c.own
-	case f.seen == nil, c.isOwnLocked(f.seen), f.seen.Token < c.own.Token:
+	case f.seen == nil, c.isOwnLocked(f.seen): // nobody is known to lead since
+		return nil
+	case f.seen.Token < c.own.Token: // an earlier leader; without tokens electedLocked has removed it
 		return nil
 	}
 	return f.seen
@@ -344,8 +349,8 @@ func (c *Candidate) isOwnLocked(e *Entry) bool {
 	return e != nil && e.Lease == c.own.Lease && e.Token == c.own.Token
 }
 
-// electedLocked notes that the candidate has won. Whoever was shown before leads no more, and
-// without tokens nothing would say so later.
+// electedLocked notes that the candidate has won. It forgets the leader that the store has shown
+// before: he leads no more, and on a store without tokens leaderLocked could not tell.
 func (c *Candidate) electedLocked(t *Term) {
 	t.c.mu.Lock()
 	value := announcedLocked(t.c)
