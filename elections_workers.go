@@ -35,15 +35,16 @@ type attempt struct {
 
 // attemptPhase is how far an attempt has come:
 //
-//	phase        what it means                         the next phase
-//	wantsSeat    another claim here has the seat       wantsLease; attemptOver by Withdraw
-//	wantsLease   it has the seat, but no lease         stands; attemptOver by Withdraw or refusal
-//	stands       its claim enters the line, or waits   leads; wantsLease when the lease ends;
-//	                                                   leaves by Withdraw or refusal
-//	leads        Terms has not yielded its term        yielded; leaves by Withdraw or when the
-//	                                                   term ends: then a new attempt begins
-//	leaves       its claim is being released           attemptOver
-//	yielded      Terms has yielded its term            attemptOver when its claim is gone
+//	phase        what it means                         what comes next
+//	wantsSeat    another claim here has the seat       it is given the seat: wantsLease
+//	wantsLease   it has the seat, but no lease         there is a lease: stands
+//	stands       its claim enters the line, or waits   it wins: leads. The lease ends: wantsLease
+//	leads        Terms has not yielded its term        Terms yields it: yielded
+//	yielded      Terms has yielded its term            its claim is freed: attemptOver
+//	leaves       its claim is being released           its claim is freed: attemptOver
+//
+// An attempt in one of the first four phases can be dropped: by Withdraw, if the store refuses it,
+// or if its term ends. Then it goes to leaves if it has a claim, else to attemptOver.
 //
 // Elections.names has the attempt in the phases before leaves. It has a yielded one until the
 // context of its term ends.

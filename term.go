@@ -245,7 +245,7 @@ func (t *Term) askToStop(why error) {
 		t.c.callerCause = why
 	}
 	t.c.mu.Unlock()
-	t.c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil)
+	t.c.notify("", core.ClaimEvent{Kind: core.Ask, Cause: core.Resigned}, nil) // it ends the context
 }
 
 // endContext ends the context, for good.
