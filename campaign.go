@@ -69,11 +69,10 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 }
 
 // call follows the order o with one call on the store, do. It returns the next order, and the error
-// with which the campaign ends if that order ends it. Usually the next order is core's to the
-// store's answer. But if ordered was set, before the call or during it, that is the next order, and
-// core does not hear of the answer: only the place is kept. If ordered is set twice, the later
-// order counts, since core gave it knowing of both events. A Lead in ordered is never replaced:
-// core orders no call for a leading claim before it is given up.
+// with which the campaign ends if that order ends it. An order in ordered, left there before the
+// call or during it, is the next one, and core does not hear of the store's answer: only the place
+// is kept. Of two such orders the later one counts, since core gave it knowing of both events. Lead
+// is always the later one: core orders no call for a leading claim before it is given up.
 func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	callCtx, cancel := context.WithCancel(ctx)
@@ -123,10 +122,10 @@ func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, e
 	return driver.Place{}, err // keepPlaceLocked refuses an empty place
 }
 
-// entryValue returns the value for a call that enters the claim under that ID. A call may be
-// repeated, and the store keeps the value of the try that arrives first, which may be any. So shown
-// is what the first try carried: if the last announcement is another one, show sends an Update once
-// the claim is entered, and it is right whichever try arrived.
+// entryValue returns the value for a call that enters the claim under that ID. The call may be
+// repeated with a later value, and nobody knows which try the store has kept. So shown stays what
+// the first try carried. If the last announcement is another one, show sends an Update once the
+// claim is entered.
 func (k *campaigner) entryValue(id string) []byte {
 	if k.announcements == nil {
 		return k.value

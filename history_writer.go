@@ -32,8 +32,9 @@ const (
 
 // historyWriter appends records of history, one after the other, on a goroutine that ends when
 // there are none. Only Session.Close waits for it, for a moment. A release or a hand-over carries
-// the record of its term's end (driver.Place.Record); steppedLocked says of which terms the end is
-// appended instead. Beginnings, signs of life and overruns are always appended.
+// the record of its term's end (driver.Place.Record). It is appended if no such call carried it, or
+// none was confirmed: see steppedLocked. Beginnings, signs of life and overruns are always
+// appended.
 //
 // The caller of a method that ends in Locked holds the lock of the claim that it is about. The one
 // exception is startLocked, which needs w.mu. A claim's lock comes before w.mu.
@@ -680,8 +681,8 @@ const (
 
 // readPast counts the terms of an election whose records have keys smaller than before, by the
 // reason for which they ended, and returns the newest of them. It reads from the newest record back
-// to the first one that sums up all terms before it. Each term that Campaign won has such a record,
-// unless it was shorter than recordAfter; of all others one in sixteen has.
+// to the first one that sums up all terms before it. As a rule each term that Campaign won has such
+// a record, unless it was shorter than recordAfter; of all others one in sixteen has.
 func readPast(ctx context.Context, j driver.Journal, name, before string) (reasonCounts, pastTerm, error) {
 	past, newest := reasonCounts{}, pastTerm{}
 	var token Token              // the term whose records are being read

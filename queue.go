@@ -72,10 +72,10 @@ func (w *waiter) event(kind core.QueueEventKind, claimNo int) core.QueueEvent {
 	return core.QueueEvent{Kind: kind, Waiter: w.id, Claim: claimNo, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
-// quit takes a waiter out whose ctx has ended, unless it has its answer already. If it was the last
-// one, core orders the campaign cancelled. Then quit waits for the campaign's end for 200 ms at
-// most: if its error is ErrUnreachable, that is the waiter's error too. If the campaign has not
-// ended by then, campaignErr is nil, and the error is only that ctx has ended.
+// quit takes a waiter out whose ctx has ended, unless it has its answer already. After the last one
+// core orders the campaign cancelled, and quit waits for its end for 200 ms at most. If the
+// campaign has ended with ErrUnreachable by then, so does the waiter; else its error is that ctx
+// has ended.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
