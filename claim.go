@@ -86,7 +86,8 @@ type claimSpec struct {
 	// and gives the lock's previous claim up, in one call. ErrRefused says that neither was done;
 	// then Claim is called.
 	enterByExchange func(context.Context, driver.Claim) (driver.Place, error)
-	// onEvent tells a lock's queue what became of its claim; may be nil.
+	// onEvent tells a lock's queue that its claim is ending, so that nobody gets the lock under it
+	// any more, or that it is over, so that whoever had it has lost it; may be nil.
 	onEvent func(core.QueueEventKind)
 }
 
@@ -218,7 +219,7 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 	}
 	o := c.stepLocked(e)
 	if err == nil && c.termState != nil && c.announcements != nil {
-		c.announcements.answered(c.shown, nil) // entryValue set shown before the call
+		c.announcements.answered(c.shown, nil) // shown is what the call carried: campaigner.entryValue
 		c.showLocked()
 	}
 	return o

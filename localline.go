@@ -189,8 +189,8 @@ type announcementTable struct {
 }
 
 // use returns the announcements of a name, new ones if there are none, and drop, which ends this
-// use. After the last use they are forgotten. A name has up to three uses at once: a Candidate's,
-// from Run to its return; a campaign's, while Campaign is called; a claim's, while it has its seat.
+// use. After the last use they are forgotten. Each of these is one use: a Candidate, while it runs;
+// a call of Campaign, until it returns; a claim, while it has its seat.
 func (table *announcementTable) use(name string) (all *announcements, drop func()) {
 	table.mu.Lock()
 	defer table.mu.Unlock()
@@ -237,6 +237,7 @@ func (a *announcement) value(id string, own []byte) []byte {
 	return own
 }
 
+// notInLine is ErrNotInLine, which reads "does not wait in the line", for this session.
 func notInLine(what string) error {
 	return fmt.Errorf("primacy: %s: this session %w", what, ErrNotInLine)
 }
@@ -292,8 +293,8 @@ func (all *announcements) get() *announcement {
 	return all.last
 }
 
-// answered takes the store's answer to the Claim or Update that carried announcement a. The caller
-// may hold the claim's lock.
+// answered takes the store's answer to the Claim or Update that carried announcement a. claim.show
+// calls it without the claim's lock, claim.answeredLocked with it.
 func (all *announcements) answered(a *announcement, err error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()

