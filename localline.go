@@ -237,7 +237,7 @@ func (a *announcement) value(id string, own []byte) []byte {
 	return own
 }
 
-// notInLine is ErrNotInLine, which reads "does not wait in the line", for this session.
+// notInLine says "this session is not waiting for this election" (ErrNotInLine).
 func notInLine(what string) error {
 	return fmt.Errorf("primacy: %s: this session %w", what, ErrNotInLine)
 }
