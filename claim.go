@@ -63,7 +63,7 @@ type termState struct {
 	workFailed     bool            // the work failed, as Term.Explain was told
 	successorID    string          // the ID of the session that is to get the claim
 	announcements  *announcements  // in place of the campaign's value; nil: none. Set once
-	shown          *announcement   // that the store has for the present ID, or that the entering call carries; or nil
+	shown          *announcement   // in the store's entry, or in the call that enters the claim; nil: none of these yet
 	showing        bool            // show runs
 	record         termRecording
 	handOvers      handOverRequests
@@ -114,8 +114,9 @@ type executor interface {
 	freedLocked(was core.ClaimPhase, nextLease bool)
 }
 
-// observer is told what happens to claims, and decides nothing: statistics, events, history, the
-// log. The claim calls its methods while it holds its lock.
+// observer is told what happens to this session's claims, and decides nothing: statistics, events,
+// history, the log. (It has nothing to do with Election.Observe.) The claim calls its methods while
+// it holds its lock.
 type observer interface {
 	begunLocked(c *claim, began time.Duration)
 	steppedLocked(c *claim, s step)
@@ -248,8 +249,8 @@ func (c *claim) showLocked() {
 	}
 }
 
-// unshownLocked returns the last announcement. Due says that the store has the claim and not the
-// announcement.
+// unshownLocked returns the last announcement, and the place to bring it to. Due says that the
+// store has the claim and not the announcement.
 func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	phase := c.core.Phase()
 	if c.termState == nil || c.announcements == nil || c.freed || phase < core.Waiting || phase > core.Stopping {

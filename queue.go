@@ -11,10 +11,10 @@ import (
 	"github.com/primacy-go/primacy/internal/core"
 )
 
-// queue carries out core.Queue for one name. Those in this process who want the lock wait in it. A
-// campaign wins a claim for them, and they hold the lock under that claim one after the other;
-// readers hold it together. core.Queue decides who gets the lock under which claim, when to
-// campaign for one, and when to give one up.
+// queue carries out core.Queue for one name. Those in this process who want the lock wait in it,
+// not in the store's line. A campaign wins a claim for them, and they hold the lock under that
+// claim one after the other; readers hold it together. core.Queue decides who gets the lock under
+// which claim, when to campaign for one, and when to give one up.
 type queue struct {
 	s    *Session
 	name string

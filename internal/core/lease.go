@@ -25,7 +25,7 @@ type LeaseEventKind int
 const (
 	Tick     LeaseEventKind = iota // time has passed
 	Accepted                       // the renewal asked for at Asked was accepted
-	Unknown                        // the renewal asked for at Asked has an unknown outcome
+	Unknown                        // the renewal asked for at Asked got no answer, or none that is final
 	Gone                           // the store says that the lease is no more
 	Close                          // the owner closes it
 )
