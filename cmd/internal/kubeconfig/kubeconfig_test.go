@@ -198,7 +198,7 @@ func TestAPluginThatTakesLong(t *testing.T) {
 	srv, dir := k8stest.StartFake(t), t.TempDir()
 	write(t, dir, "plugin", `#!/bin/sh
 echo run >> "$0.runs"
-while [ ! -e "$0.go" ]; do sleep 0.05; done
+while [ ! -e "$0.go" ]; do [ -e "$0" ] || exit 1; sleep 0.05; done
 echo '{"kind":"ExecCredential","status":{"token":"`+k8stest.UserToken+`"}}'
 `)
 	c, err := Load(write(t, dir, "config", text(srv, "    exec: {command: ./plugin}")), "")
