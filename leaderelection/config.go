@@ -25,7 +25,8 @@ type LeaderElectionConfig struct {
 	// last renewal: by a tenth the rates of two clocks may differ. Kubernetes uses 15 s.
 	LeaseDuration time.Duration
 	// RenewDeadline is how long after its last renewal the context of a term ends, at most 0.855 of
-	// LeaseDuration. Kubernetes uses 10 s.
+	// LeaseDuration; of one below 12 s, 0.93 of what it has beyond a second. Kubernetes uses
+	// 10 s.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time from one renewal to the next, at most a third of RenewDeadline, and
 	// how often the Lease is polled where it cannot be watched. Kubernetes uses 2 s.
@@ -83,10 +84,15 @@ func (c LeaderElectionConfig) recorded() int {
 
 // timing says how a term is kept. A client-go user's RenewDeadline is when its context ends. Some
 // of the time until the deadline must be left to the work, even where the configuration leaves
-// none.
+// none. Electors of client-go that stand by compare records as text, in which a time has whole
+// seconds: of several renewals within a second they see one, and may count from the first. So the
+// time that a term has without a renewal is a second shorter than the lease, or more.
 func (c LeaderElectionConfig) timing() core.Timing {
 	t := core.Timing{Drift: 0.1}
 	t.TTL = time.Duration(c.recorded()) * time.Second
+	if t.TTL > time.Second { // of one second nothing would be left
+		t.Drift = max(t.Drift, 0.01+float64(time.Second)/float64(t.TTL))
+	}
 	soft := min(c.RenewDeadline, t.Span()-t.Span()/20)
 	t.Grace = t.Span() - soft
 	t.Every = min(c.RetryPeriod, soft/3)

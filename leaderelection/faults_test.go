@@ -597,8 +597,11 @@ func TestTimings(t *testing.T) {
 	for at, want := range map[times]core.Timing{
 		usual: {TTL: 15 * time.Second, Drift: 0.1, Grace: 3500 * time.Millisecond, Every: 2 * time.Second,
 			Attempt: 4 * time.Second},
-		{10100 * time.Millisecond, 10 * time.Second, 8 * time.Second}: {TTL: 11 * time.Second, Drift: 0.1,
-			Grace: 495 * time.Millisecond, Every: 3135 * time.Millisecond, Attempt: 3135 * time.Millisecond},
+		{11100 * time.Millisecond, 11 * time.Second, 8 * time.Second}: {TTL: 12 * time.Second, Drift: 0.1,
+			Grace: 540 * time.Millisecond, Every: 3420 * time.Millisecond, Attempt: 3420 * time.Millisecond},
+		// A second less is left than of the lease, and a hundredth.
+		{4 * time.Second, 3 * time.Second, time.Second}: {TTL: 4 * time.Second, Drift: 0.26,
+			Grace: 148 * time.Millisecond, Every: 937333333, Attempt: 937333333},
 	} {
 		got := LeaderElectionConfig{LeaseDuration: at.lease, RenewDeadline: at.deadline, RetryPeriod: at.retry}.timing()
 		if d := cmp.Diff(want, got); d != "" {
