@@ -1,9 +1,18 @@
 package leaderelection
 
 import (
+	"errors"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/primacy-go/primacy/internal/k8stest"
 )
 
 // A standby of client-go's sees one renewal where there were several within a second, and counts
@@ -34,5 +43,48 @@ func TestAStandbyOfClientGoDoesNotComeEarly(t *testing.T) {
 		if worst > 0 {
 			t.Errorf("with a lease of %v two lead for up to %v", at.lease, worst)
 		}
+	}
+}
+
+// losesAnswers has the answer to the next write lost.
+type losesAnswers struct {
+	http.RoundTripper
+	next atomic.Bool
+}
+
+func (l *losesAnswers) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := l.RoundTripper.RoundTrip(r)
+	if err == nil && r.Method != "GET" && l.next.CompareAndSwap(true, false) {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		return nil, errors.New("the answer is lost")
+	}
+	return resp, err
+}
+
+// What the watch tells of a write whose answer was lost is no reason to wait until it runs out.
+func TestAWatchTellsThatALostWriteWon(t *testing.T) {
+	t.Parallel()
+	srv := k8stest.StartFake(t)
+	lock := lockOn(t, srv, "job", "me")
+	loses := &losesAnswers{}
+	loses.next.Store(true)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: srv.URL, BearerToken: k8stest.UserToken,
+		TLSClientConfig: rest.TLSClientConfig{CAData: srv.CA},
+		ContentConfig:   rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"},
+		WrapTransport: func(rt http.RoundTripper) http.RoundTripper {
+			loses.RoundTripper = rt
+			return loses
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock.Client = client.CoordinationV1()
+	leads := make(chan string, 1)
+	stands(t, lock, false, leads)
+	select {
+	case <-leads:
+	case <-time.After(30 * time.Second): // RetryPeriod with its jitter is 22 s, LeaseDuration 60 s
+		t.Error("after 30 s nobody leads, though the Lease is ours")
 	}
 }

@@ -89,9 +89,9 @@ func (le *LeaderElector) await(ctx context.Context, w *watcher, busy bool) {
 			if err != nil {
 				return
 			}
-			_, free := le.observe(r, raw, le.clock.Now())
+			ours, free := le.observe(r, raw, le.clock.Now())
 			le.maybeReportTransition()
-			if free {
+			if ours || free { // ours by a write of which we had no answer
 				return
 			}
 			busy = true
