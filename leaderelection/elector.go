@@ -38,8 +38,8 @@ type LeaderElector struct {
 	// The observed record has our identity, but is not of our present term: another process has
 	// that identity too, or the record is of a term that ended.
 	foreign bool
-	// What was last sent to win the Lease, as long as its outcome is unknown.
-	attempt rl.LeaderElectionRecord
+	// What was sent to win the Lease, as long as the outcome is unknown.
+	attempts []rl.LeaderElectionRecord
 	// The record of our last term. It is over, so nobody needs to wait for it to run out.
 	ended          rl.LeaderElectionRecord
 	reportedLeader string

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"math"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,7 +40,7 @@ func (le *LeaderElector) try(ctx context.Context, leading bool) outcome {
 	lock, now := le.config.Lock, le.clock.Now()
 	at := metav1.NewTime(now.Truncate(time.Microsecond)) // as a Lease keeps it
 	next := rl.LeaderElectionRecord{HolderIdentity: lock.Identity(), LeaseDurationSeconds: le.config.recorded(),
-		RenewTime: at, AcquireTime: at}
+		RenewTime: at, AcquireTime: drawnBefore(at)}
 	if le.continues(&next) {
 		err := lock.Update(ctx, next)
 		if err == nil {
@@ -113,7 +115,11 @@ func (le *LeaderElector) releaseWithin(limit time.Duration, logger klog.Logger) 
 			return false
 		}
 		now := le.clock.Now()
-		if ours, _ := le.observe(old, raw, now); !ours {
+		ours, open := le.observe(old, raw, now)
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case !ours && !(open && le.mayHold()): // a write under way must find another version
 			return true
 		}
 		at := metav1.NewTime(now.Truncate(time.Microsecond))
@@ -140,7 +146,7 @@ func (le *LeaderElector) ownsLocked() bool {
 func (le *LeaderElector) mayHold() bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	return le.ownsLocked() || le.attempt.HolderIdentity != ""
+	return le.ownsLocked() || len(le.attempts) > 0
 }
 
 // continues makes next a renewal of the term that the observed record is of, if that is ours.
@@ -151,15 +157,30 @@ func (le *LeaderElector) continues(next *rl.LeaderElectionRecord) bool {
 		return false
 	}
 	next.AcquireTime, next.LeaderTransitions = le.observedRecord.AcquireTime, le.observedRecord.LeaderTransitions
+	if d := le.observedRecord.RenewTime.Sub(next.RenewTime.Time); d >= 0 && d < time.Millisecond {
+		// The wall clock stands still. The API server does not write an update that changes
+		// nothing, and nobody would see it.
+		next.RenewTime.Time = le.observedRecord.RenewTime.Add(time.Microsecond)
+	}
 	return true
 }
+
+// drawnBefore returns a time less than a second before at. By it two processes with one identity
+// tell their records apart that they write at the same instant.
+func drawnBefore(at metav1.Time) metav1.Time {
+	return metav1.NewTime(at.Add(-rand.N(time.Second)).Truncate(time.Microsecond))
+}
+
+// attemptsKept is how many writes of unknown outcome are remembered: one may be carried out when
+// others have been sent after it.
+const attemptsKept = 8
 
 // sends remembers a record that is about to be sent in order to win the Lease. If there is no
 // answer and the Lease has it later, it is ours.
 func (le *LeaderElector) sends(r rl.LeaderElectionRecord) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	le.attempt = r
+	le.attempts = append(le.attempts[max(0, len(le.attempts)-attemptsKept+1):], r)
 }
 
 // wrote takes note of what is in the Lease by our own write.
@@ -167,7 +188,9 @@ func (le *LeaderElector) wrote(r rl.LeaderElectionRecord) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	le.observedRecord, le.observedRawRecord, le.observedTime = r, nil, le.clock.Now()
-	le.foreign, le.attempt = false, rl.LeaderElectionRecord{}
+	// Of a term that has ended meanwhile: the next one is another, with another token.
+	le.foreign = sameTerm(r, le.ended)
+	le.attempts = nil
 }
 
 // endTerm has the next Run win a new term, also if the Lease still has the record of this one.
@@ -185,7 +208,9 @@ func (le *LeaderElector) observe(r *rl.LeaderElectionRecord, raw []byte, now tim
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	ours = r.HolderIdentity == le.config.Lock.Identity() &&
-		(sameTerm(*r, le.attempt) || !le.foreign && sameTerm(*r, le.observedRecord))
+		(slices.ContainsFunc(le.attempts, func(sent rl.LeaderElectionRecord) bool {
+			return sameTerm(*r, sent) && r.RenewTime.Equal(&sent.RenewTime)
+		}) || !le.foreign && sameTerm(*r, le.observedRecord))
 	// The text of a record has whole seconds only. Two renewals within one are told apart by the
 	// time.
 	if !bytes.Equal(raw, le.observedRawRecord) || !r.RenewTime.Equal(&le.observedRecord.RenewTime) {
