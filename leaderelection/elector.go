@@ -102,14 +102,18 @@ func (le *LeaderElector) Run(ctx context.Context) {
 	defer runtime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)
 	defer le.endTerm()
-	state, left := workReturned, le.config.RenewDeadline
-	if asked, won := le.acquire(ctx); won {
-		state, left = le.lead(ctx, asked)
-		le.event("stopped leading")
-		le.metrics.Off(le.config.Name)
+	state := workReturned
+	asked, won := le.acquire(ctx)
+	deadline := le.boot() + le.config.RenewDeadline
+	if won {
+		state, deadline = le.lead(ctx, asked)
+		say(func() {
+			le.metrics.Off(le.config.Name)
+			le.event("stopped leading")
+		})
 	}
 	releases := le.config.ReleaseOnCancel && le.mayHold()
-	if releases && state == workReturned && left > 0 {
+	if left := deadline - le.boot(); releases && state == workReturned && left > 0 {
 		le.releaseWithin(left, logger)
 		releases = false
 	}
@@ -117,15 +121,18 @@ func (le *LeaderElector) Run(ctx context.Context) {
 	switch {
 	case !releases:
 	case state == workRuns:
-		logger.Info("The lease is not released: OnStartedLeading has not returned", "lock", le.config.Lock.Describe())
+		say(func() {
+			logger.Info("The lease is not released: OnStartedLeading has not returned",
+				"lock", le.config.Lock.Describe())
+		})
 	default:
 		le.release(logger)
 	}
 }
 
 // lead runs the work and keeps the Lease, which was won in answer to a call made at asked. It
-// returns how the work stands and for how long nobody else can lead yet.
-func (le *LeaderElector) lead(ctx context.Context, asked core.Time) (state workState, left time.Duration) {
+// returns how the work stands and until when nobody else can lead.
+func (le *LeaderElector) lead(ctx context.Context, asked core.Time) (state workState, deadline core.Time) {
 	logger := klog.FromContext(ctx)
 	lease := core.NewLease(le.timing, asked)
 	term, stop := context.WithCancel(ctx)
@@ -141,6 +148,9 @@ func (le *LeaderElector) lead(ctx context.Context, asked core.Time) (state workS
 	le.work = returned
 	go func() {
 		defer close(returned)
+		if !le.IsLeader() { // the process stood still meanwhile
+			return
+		}
 		le.config.Callbacks.OnStartedLeading(term)
 		if term.Err() == nil {
 			ended = workWasBefore
@@ -159,14 +169,18 @@ func (le *LeaderElector) lead(ctx context.Context, asked core.Time) (state workS
 		o := lease.Step(now, e)
 		e = core.LeaseEvent{Kind: core.Tick}
 		if o.Stop != core.None {
-			logger.Info("Leadership is lost", "lock", le.config.Lock.Describe(), "cause", o.Stop.String(),
-				"misses", lease.Misses())
 			stop()
 		}
 		if term.Err() != nil {
 			le.until.Store(0)
 		} else {
 			le.until.Store(int64(lease.SoftEnd()))
+		}
+		if misses := lease.Misses(); o.Stop != core.None {
+			say(func() {
+				logger.Info("Leadership is lost", "lock", le.config.Lock.Describe(), "cause", o.Stop.String(),
+					"misses", misses)
+			})
 		}
 		if o.Renew {
 			go func() {
@@ -182,7 +196,7 @@ func (le *LeaderElector) lead(ctx context.Context, asked core.Time) (state workS
 			}()
 		}
 		if term.Err() != nil && (state != workRuns || lease.Phase() == core.Over || giveUp != 0 && now >= giveUp) {
-			return state, lease.Deadline() - now
+			return state, lease.Deadline()
 		}
 		wake := o.Wake
 		if giveUp != 0 {
@@ -197,6 +211,20 @@ func (le *LeaderElector) lead(ctx context.Context, asked core.Time) (state workS
 		case <-returned:
 			returned, state = nil, ended
 		}
+	}
+}
+
+// say tells somebody something, and does not wait for one who does not listen: a log that is a full
+// pipe must hold up no end.
+func say(tell func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		tell()
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Millisecond):
 	}
 }
 
@@ -243,12 +271,25 @@ func (le *LeaderElector) Check(maxTolerableExpiredLease time.Duration) error {
 	return nil
 }
 
-// event records an event of the Lease, unless a call of the lock hangs.
+// event records an event of the Lease, when a call of the lock that is under way has returned.
 func (le *LeaderElector) event(what string) {
-	if le.calls.TryLock() {
+	ctx, cancel := context.WithTimeout(context.Background(), le.config.RenewDeadline)
+	defer cancel()
+	if le.lockCalls(ctx) {
+		defer le.calls.Unlock()
 		le.config.Lock.RecordEvent(what)
-		le.calls.Unlock()
 	}
+}
+
+// lockCalls locks calls, unless ctx ends before: a call may hang in the client.
+func (le *LeaderElector) lockCalls(ctx context.Context) bool {
+	for !le.calls.TryLock() {
+		if ctx.Err() != nil {
+			return false
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return true
 }
 
 func (le *LeaderElector) maybeReportTransition() {

@@ -630,8 +630,8 @@ func TestATermThatIsWonSlowlyIsShort(t *testing.T) {
 		var ended time.Time
 		le, err := NewLeaderElector(LeaderElectionConfig{Lock: lock, LeaseDuration: usual.lease,
 			RenewDeadline: usual.deadline, RetryPeriod: usual.retry, Callbacks: LeaderCallbacks{
-				OnStartedLeading: func(ctx context.Context) { <-ctx.Done() },
-				OnStoppedLeading: func() { ended = time.Now() }}})
+				OnStartedLeading: func(ctx context.Context) { <-ctx.Done(); ended = time.Now() },
+				OnStoppedLeading: func() {}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	rl "k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/primacy-go/primacy/internal/core"
@@ -129,6 +130,86 @@ func TestNamesakesAtTheSameInstant(t *testing.T) {
 }
 
 // A lock that hangs, and does not hear that its time is up, holds up neither OnStoppedLeading nor
+// Run.
+func TestAReleaseThatNeverReturnsHoldsUpNoCallback(t *testing.T) {
+	inBubble(t, func(w *world) {
+		lock := &deaf{client: &client{s: w.server, id: "a"}}
+		var stopped time.Time
+		le := electorOver(w, lock, true, LeaderCallbacks{OnStoppedLeading: func() { stopped = time.Now() }})
+		ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
+		defer cancel()
+		hang := make(chan struct{})
+		var returned atomic.Bool
+		go func() { le.Run(ctx); returned.Store(true) }()
+		time.Sleep(4500 * time.Millisecond) // between two renewals
+		lock.hangOn(hang)
+		time.Sleep(time.Minute)
+		if d := stopped.Sub(w.began); stopped.IsZero() || d > 17500*time.Millisecond {
+			t.Errorf("OnStoppedLeading was called after %v, want 17.5s", d)
+		}
+		if !returned.Load() {
+			t.Error("Run has not returned")
+		}
+		lock.hangOn(nil)
+		close(hang)
+		synctest.Wait()
+	})
+}
+
+// log is a log of which nobody reads any more once it is full.
+type log struct {
+	full atomic.Bool
+	read chan struct{}
+}
+
+func (l *log) wait() {
+	if l.full.Load() {
+		<-l.read
+	}
+}
+
+func (*log) Init(klog.RuntimeInfo)            {}
+func (*log) Enabled(int) bool                 { return true }
+func (l *log) Info(int, string, ...any)       { l.wait() }
+func (l *log) Error(error, string, ...any)    { l.wait() }
+func (l *log) WithValues(...any) klog.LogSink { return l }
+func (l *log) WithName(string) klog.LogSink   { return l }
+
+// A log that nobody reads (a full pipe) holds up no end.
+func TestALogThatBlocksHoldsUpNoEnd(t *testing.T) {
+	inBubble(t, func(w *world) {
+		logs := &log{read: make(chan struct{})}
+		lock := &client{s: w.server, id: "a"}
+		ended, stopped := make(chan time.Time, 1), make(chan time.Time, 1)
+		le := electorOver(w, lock, true, LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				<-ctx.Done()
+				ended <- time.Now()
+			},
+			OnStoppedLeading: func() { stopped <- time.Now() }})
+		go le.Run(klog.NewContext(w.t.Context(), klog.New(logs)))
+		time.Sleep(5 * time.Second)
+		lock.set(func() { lock.cut = true })
+		logs.full.Store(true)
+		time.Sleep(time.Minute)
+		for what, c := range map[string]struct {
+			at   chan time.Time
+			want time.Duration
+		}{"the context ended": {ended, 15 * time.Second}, "OnStoppedLeading was called": {stopped, 19 * time.Second}} {
+			select {
+			case at := <-c.at:
+				if d := at.Sub(w.began); d > c.want {
+					t.Errorf("%s after %v, want at most %v", what, d, c.want)
+				}
+			default:
+				t.Errorf("%s: not within a minute", what)
+			}
+		}
+		close(logs.read)
+		lock.set(func() { lock.cut = false })
+	})
+}
+
 // A standby of client-go's sees one renewal where there were several within a second, and counts
 // from the first of them.
 func TestAStandbyOfClientGoDoesNotComeEarly(t *testing.T) {
@@ -220,6 +301,31 @@ func TestAWatchTellsThatALostWriteWon(t *testing.T) {
 		t.Error("after 30 s nobody leads, though the Lease is ours")
 	}
 }
+
+// A process that stood still between winning and working does not begin to work in a term that is
+// over.
+func TestWorkDoesNotBeginInATermThatIsOver(t *testing.T) {
+	inBubble(t, func(w *world) {
+		lock := &pauses{client: &client{s: w.server, id: "a"}}
+		var works atomic.Bool
+		le := electorOver(w, lock, false, LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { works.Store(true) }})
+		le.boot = func() core.Time { return time.Since(w.began) + time.Hour + time.Duration(lock.ahead.Load()) }
+		le.Run(w.t.Context())
+		synctest.Wait()
+		if works.Load() {
+			t.Error("work began in a term that was over")
+		}
+	})
+}
+
+// pauses is a lock beside which the process stands still for a minute when it has won.
+type pauses struct {
+	*client
+	ahead atomic.Int64
+}
+
+func (p *pauses) RecordEvent(string) { p.ahead.CompareAndSwap(0, int64(time.Minute)) }
 
 // A write that may be under way when an elector gives up must find another version, or the Lease is
 // held by nobody for as long as LeaseDuration.

@@ -90,22 +90,35 @@ func (le *LeaderElector) try(ctx context.Context, leading bool) outcome {
 	return held
 }
 
+// release gives the Lease back when OnStoppedLeading has been called.
 func (le *LeaderElector) release(logger klog.Logger) bool {
-	return le.releaseWithin(le.config.RenewDeadline, logger)
+	ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), logger), le.config.RenewDeadline)
+	defer cancel()
+	return le.tryRelease(ctx, logger.WithValues("lock", le.config.Lock.Describe()))
 }
 
-// releaseWithin gives the Lease back, if it is ours. It does not repeat what failed: then the Lease
-// runs out by itself.
-func (le *LeaderElector) releaseWithin(limit time.Duration, logger klog.Logger) bool {
+// releaseWithin gives the Lease back before OnStoppedLeading is called. A client or a log that hangs
+// does not hold that up for longer than the limit: there may be something to stop.
+func (le *LeaderElector) releaseWithin(limit time.Duration, logger klog.Logger) {
 	ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), logger), limit)
 	defer cancel()
-	logger = logger.WithValues("lock", le.config.Lock.Describe())
-	for !le.calls.TryLock() { // a renewal may hang in the client
-		if ctx.Err() != nil {
-			logger.Info("The lease is not released: a renewal has not returned")
-			return false
-		}
-		time.Sleep(10 * time.Millisecond)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		le.tryRelease(ctx, logger.WithValues("lock", le.config.Lock.Describe()))
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// tryRelease gives the Lease back, if it is ours or may become ours by a write that is under way.
+// It does not repeat what failed: then the Lease runs out by itself.
+func (le *LeaderElector) tryRelease(ctx context.Context, logger klog.Logger) bool {
+	if !le.lockCalls(ctx) {
+		logger.Info("The lease is not released: a renewal has not returned")
+		return false
 	}
 	defer le.calls.Unlock()
 	for {

@@ -43,9 +43,11 @@ func (le *LeaderElector) acquire(ctx context.Context) (asked core.Time, won bool
 		case ctx.Err() != nil:
 			return 0, false
 		case came == held && le.boot() < asked+le.timing.Span()-le.timing.Grace:
-			le.event("became leader")
-			le.metrics.On(le.config.Name)
-			logger.Info("Successfully acquired lease")
+			say(func() {
+				le.metrics.On(le.config.Name)
+				le.event("became leader")
+				logger.Info("Successfully acquired lease")
+			})
 			return asked, true
 		case came == held:
 			continue // the call took so long that the term would be over: once more
