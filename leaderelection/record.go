@@ -97,8 +97,8 @@ func (le *LeaderElector) release(logger klog.Logger) bool {
 	return le.tryRelease(ctx, logger.WithValues("lock", le.config.Lock.Describe()))
 }
 
-// releaseWithin gives the Lease back before OnStoppedLeading is called. A client or a log that hangs
-// does not hold that up for longer than the limit: there may be something to stop.
+// releaseWithin gives the Lease back before OnStoppedLeading is called. A client or a log that
+// hangs does not hold that up for longer than the limit: there may be something to stop.
 func (le *LeaderElector) releaseWithin(limit time.Duration, logger klog.Logger) {
 	ctx, cancel := context.WithTimeout(klog.NewContext(context.Background(), logger), limit)
 	defer cancel()
