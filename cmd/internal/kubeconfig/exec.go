@@ -164,5 +164,16 @@ func (p *plugin) run(ctx context.Context) (got credential, err error) {
 	if answer.Status.Token == "" && answer.Status.ClientCertificateData == "" {
 		return got, fmt.Errorf("the plugin %s of the kubeconfig gives neither a token nor a certificate", p.Command)
 	}
-	return answer.Status, nil
+	got = answer.Status
+	if got.ClientCertificateData == "" {
+		return got, nil
+	}
+	pair, err := tls.X509KeyPair([]byte(got.ClientCertificateData), []byte(got.ClientKeyData))
+	if err != nil {
+		return got, fmt.Errorf("the plugin %s of the kubeconfig gives no certificate: %w", p.Command, err)
+	}
+	if got.ExpirationTimestamp.IsZero() { // nothing but its end says that it is refused
+		got.ExpirationTimestamp = pair.Leaf.NotAfter
+	}
+	return got, nil
 }

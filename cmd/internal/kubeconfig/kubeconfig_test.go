@@ -2,10 +2,16 @@ package kubeconfig
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -228,6 +234,44 @@ echo '{"kind":"ExecCredential","status":{"token":"`+k8stest.UserToken+`"}}'
 	}
 	if runs, err := os.ReadFile(filepath.Join(dir, "plugin.runs")); err != nil || string(runs) != "run\n" {
 		t.Errorf("the plugin ran %q, %v", runs, err)
+	}
+}
+
+// A plugin that gives a certificate, and does not say how long it is good, is run again when that
+// ends.
+func TestACertificateOfAPluginEnds(t *testing.T) {
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for left, want := range map[time.Duration]int{time.Hour: 1, -time.Hour: 3} {
+		about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(left)}
+		cert, err := x509.CreateCertificate(rand.Reader, about, about, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := json.Marshal(map[string]any{"kind": "ExecCredential", "status": map[string]string{
+			"clientCertificateData": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})),
+			"clientKeyData":         string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprint("plugin", want)
+		p := plugin{Command: write(t, dir, name, "#!/bin/sh\necho run >> \"$0.runs\"\ncat \"$0.json\"\n")}
+		write(t, dir, name+".json", string(answer))
+		for range 3 {
+			if _, err := p.ask(t.Context(), ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if runs, err := os.ReadFile(p.Command + ".runs"); err != nil || strings.Count(string(runs), "run") != want {
+			t.Errorf("with a certificate that is good for %v the plugin ran %q, %v, want %d", left, runs, err, want)
+		}
 	}
 }
 
