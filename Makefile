@@ -35,6 +35,7 @@ test: tools ## what a newcomer and each push run: every package, every store on 
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
 	@echo "compiling"; go list -export -test -deps -f "" $(EVERY) >/dev/null
 	$(SHORT) go run ./test/gotest -slow 15 . -short -timeout 8m -p 3 -parallel 4 $(TESTFLAGS) -skip '$(CROWD)' $(EVERY)
+	cd examples/operator && GOWORK=off go test -short -timeout 8m ./...
 
 verify: export KUBE_APISERVER = real
 verify: tools kube-apiserver ## everything, hours: each part of VERIFY in turn and all mutations (make verify VERIFY="check race-library")
@@ -56,6 +57,7 @@ check: ## gofmt and vet, on all modules
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
 	go vet ./... ./leaderelection/... && (cd cmd && go vet ./...)
 	cd test && go vet $$(go list ./... | grep -v /peers/worker)
+	cd examples/operator && GOWORK=off go vet ./...
 
 oldest: ## the library against the oldest dependencies it names
 	GOWORK=off go test -timeout 11m ./...
@@ -120,6 +122,9 @@ upstream: ## etcd's own tests of its concurrency package, and client-go's of its
 	UPSTREAM=$${TIMES:-1} go test -count=1 -timeout 60m -v ./concurrency/upstreamtest
 	go test -count=$${TIMES:-1} -timeout 20m -v -run '^TestUpstream$$' ./leaderelection
 
+operator: ## a manager of controller-runtime under our term: rolling updates, kills, partitions, TIMES (default 1)
+	cd examples/operator && GOWORK=off go test -race -count=$${TIMES:-1} -timeout 30m -v ./...
+
 sim: ## the deterministic simulation, FOR (default 10m); go run ./test/sim/run -seed N replays one seed
 	go run ./test/sim/run -for $${FOR:-10m}
 
@@ -155,7 +160,7 @@ conformance-all:
 	$(MAKE) conformance COUNT=5
 
 others:
-	$(MAKE) upstream oldest peers
+	$(MAKE) upstream oldest peers operator
 
 torture-etcd:
 	$(MAKE) torture FOR=10m
@@ -189,4 +194,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus peers lint tools parts
+.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream operator failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus peers lint tools parts

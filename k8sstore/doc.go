@@ -1,6 +1,6 @@
 // Package k8sstore keeps leases and claims in the Leases of a Kubernetes API server
 // (coordination.k8s.io/v1), in one namespace. It speaks HTTP by itself: whoever links it links no
-// client-go. What it needs beside an address is the role in deploy/kubernetes/role.yaml.
+// client-go. What it needs beside an address is the role in deploy/kubernetes/base/role.yaml.
 //
 //	store, err := k8sstore.Open(ctx, config)  // config, err := k8sstore.InCluster(), in a pod
 //

@@ -69,7 +69,7 @@ func (a *api) refuse(c call, code int, st status) error {
 	case code == http.StatusForbidden && st.terminating():
 		return final(say("the namespace is being deleted", ""))
 	case code == http.StatusForbidden:
-		err := say("it may not", "; deploy/kubernetes/role.yaml is the role it needs")
+		err := say("it may not", "; deploy/kubernetes/base/role.yaml is the role it needs")
 		if a.wasAllowed(c.verb) {
 			return err
 		}

@@ -69,7 +69,7 @@ func (a *api) role(ctx context.Context) driver.Finding {
 		return f
 	}
 	f.Level, f.Found = driver.Failed, "may not "+strings.Join(missing, ", ")+" leases in "+a.namespace
-	f.Advice = "apply deploy/kubernetes/role.yaml, and bind it to who asks"
+	f.Advice = "apply deploy/kubernetes/base/role.yaml, and bind it to who asks"
 	if !slices.ContainsFunc(missing, func(v string) bool { return v != "watch" && v != "delete" }) {
 		f.Level = driver.Warning // changes are polled for, and what has ended stays
 	}

@@ -159,8 +159,8 @@ type (
 		Labels map[string]string
 	}
 	pod struct {
-		TerminationGracePeriodSeconds int   `yaml:"terminationGracePeriodSeconds"`
-		AutomountServiceAccountToken  *bool `yaml:"automountServiceAccountToken"`
+		TerminationGracePeriodSeconds int    `yaml:"terminationGracePeriodSeconds"`
+		ServiceAccountName            string `yaml:"serviceAccountName"`
 		SecurityContext               struct {
 			RunAsNonRoot   bool              `yaml:"runAsNonRoot"`
 			RunAsUser      int               `yaml:"runAsUser"`
@@ -231,7 +231,7 @@ func objects(t *testing.T, file string) (all []object) {
 }
 
 func TestKubernetes(t *testing.T) {
-	for _, file := range []string{"sidecar.yaml", "run.yaml"} {
+	for _, file := range []string{"serve/deployment.yaml", "run/deployment.yaml"} {
 		all := objects(t, deploy+"/kubernetes/"+file)
 		if len(all) != 2 || all[0].Kind != "Deployment" || all[0].APIVersion != "apps/v1" ||
 			all[1].Kind != "PodDisruptionBudget" || all[1].APIVersion != "policy/v1" {
@@ -246,7 +246,7 @@ func TestKubernetes(t *testing.T) {
 		}
 		if !p.SecurityContext.RunAsNonRoot || p.SecurityContext.RunAsUser == 0 ||
 			p.SecurityContext.SeccompProfile["type"] != "RuntimeDefault" ||
-			p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken || d.Replicas < 2 ||
+			p.ServiceAccountName != "primacy" || d.Replicas < 2 ||
 			all[1].Spec.MaxUnavailable != 1 {
 			t.Errorf("%s: %+v", file, p)
 		}
@@ -273,11 +273,11 @@ func TestKubernetes(t *testing.T) {
 			}
 		}
 	}
-	side := objects(t, deploy+"/kubernetes/sidecar.yaml")[0].Spec.Template.Spec
+	side := objects(t, deploy+"/kubernetes/serve/deployment.yaml")[0].Spec.Template.Spec
 	if side.InitContainers[0].RestartPolicy != "Always" {
 		t.Error("the sidecar is no native one: it would have to end before the application starts")
 	}
-	run := objects(t, deploy+"/kubernetes/run.yaml")[0].Spec.Template.Spec
+	run := objects(t, deploy+"/kubernetes/run/deployment.yaml")[0].Spec.Template.Spec
 	i := slices.Index(run.Containers[0].Command, "--stop-timeout")
 	if stop, err := strconv.Atoi(strings.TrimSuffix(run.Containers[0].Command[i+1], "s")); err != nil ||
 		run.TerminationGracePeriodSeconds < 2*stop {

@@ -165,6 +165,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.review(who, body).write(w)
 		return
 	}
+	if found, ok := discovery[r.URL.Path]; ok {
+		answer{code: 200, object: json.RawMessage(found)}.write(w)
+		return
+	}
 	path, ok := strings.CutPrefix(r.URL.Path, "/apis/coordination.k8s.io/v1/namespaces/")
 	namespace, rest, _ := strings.Cut(path, "/")
 	kind, name, _ := strings.Cut(rest, "/")
@@ -179,7 +183,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				`"coordination.k8s.io" in the namespace %q`, name, who, verb, namespace), of(name)).write(w)
 		return
 	}
-	if verb == "watch" {
+	switch {
+	case verb == "watch" && r.URL.Query().Get("sendInitialEvents") != "": // as a server that knows no such list
+		refuse(422, "Invalid", "ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden", map[string]any{}).write(w)
+		return
+	case verb == "watch":
 		f.watch(w, r)
 		return
 	}
@@ -187,6 +195,18 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := f.serveLocked(r, verb, namespace, name, body)
 	f.mu.Unlock()
 	a.write(w)
+}
+
+// discovery is what a client asks who wants to know which resources there are.
+var discovery = map[string]string{
+	"/api":    `{"kind":"APIVersions","versions":["v1"]}`,
+	"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[]}`,
+	"/apis": `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"coordination.k8s.io",` +
+		`"versions":[{"groupVersion":"coordination.k8s.io/v1","version":"v1"}],` +
+		`"preferredVersion":{"groupVersion":"coordination.k8s.io/v1","version":"v1"}}]}`,
+	"/apis/coordination.k8s.io/v1": `{"kind":"APIResourceList","apiVersion":"v1",` +
+		`"groupVersion":"coordination.k8s.io/v1","resources":[{"name":"leases","singularName":"lease",` +
+		`"namespaced":true,"kind":"Lease","verbs":["create","delete","get","list","update","watch"]}]}`,
 }
 
 func who(r *http.Request) string {

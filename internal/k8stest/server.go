@@ -220,7 +220,7 @@ const Leases = "/apis/coordination.k8s.io/v1/namespaces/" + Namespace + "/leases
 
 const rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/" + Namespace
 
-// prepare makes the namespace, and applies deploy/kubernetes/role.yaml there: so what tests do on
+// prepare makes the namespace, and applies deploy/kubernetes/base there: so what tests do on
 // the real server, that role lets them do.
 func (s *Server) prepare() {
 	s.tb.Helper()
@@ -228,7 +228,7 @@ func (s *Server) prepare() {
 	if err != nil {
 		s.tb.Fatalf("k8stest: %v", err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "deploy", "kubernetes", "role.yaml"))
+	text, err := os.ReadFile(filepath.Join(root, "deploy", "kubernetes", "base", "role.yaml"))
 	if err != nil {
 		s.tb.Fatalf("k8stest: %v", err)
 	}
