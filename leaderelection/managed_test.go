@@ -19,14 +19,15 @@ import (
 	"github.com/primacy-go/primacy/internal/proxy"
 )
 
-// manager does with its lock and its contexts what controller-runtime's does. It stops in stops,
-// but gives up after patience. The real one is tested in examples/operator.
+// manager does with its lock and its contexts what controller-runtime's does. The real one is tested
+// in examples/operator.
 type manager struct {
 	lock     rl.Interface
 	base     context.Context
-	warm     time.Duration // its caches take so long
-	stops    time.Duration
-	patience time.Duration // 0: it waits for ever
+	warm     time.Duration // what its caches take to fill
+	others   time.Duration // what takes to stop that is stopped before the work
+	stops    time.Duration // what the work takes to stop
+	patience time.Duration // it gives up waiting then; 0: never
 
 	began, asked, ended atomic.Int64 // when its work did, since the begin of the bubble's time
 }
@@ -62,15 +63,16 @@ func (m *manager) start(ctx context.Context) error {
 	m.began.Store(time.Now().UnixNano())
 	go func() {
 		defer close(ran)
-		work, end := context.WithCancel(m.base) // as a runnable's
+		work, end := context.WithCancel(m.base)
 		defer end()
-		defer context.AfterFunc(ctx, end)()
+		defer context.AfterFunc(ctx, func() { time.Sleep(m.others); end() })()
 		<-work.Done()
 		m.asked.Store(time.Now().UnixNano())
 		time.Sleep(m.stops)
 		m.ended.Store(time.Now().UnixNano())
 	}()
 	<-ctx.Done()
+	time.Sleep(m.others)
 	if m.patience == 0 {
 		<-ran
 		return nil
@@ -185,7 +187,8 @@ func TestManagedIsCutOff(t *testing.T) {
 	}{
 		"it stops":           {&manager{stops: 2 * time.Second}, false, "leadership of"},
 		"it takes too long":  {&manager{stops: 20 * time.Second}, true, "leadership of"},
-		"it gives up kindly": {&manager{stops: 500 * time.Millisecond, patience: time.Second}, false, "leadership of"},
+		"others take longer": {&manager{others: time.Minute}, true, "leadership of"},
+		"it is impatient":    {&manager{stops: 500 * time.Millisecond, patience: time.Second}, false, "leadership of"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
