@@ -36,8 +36,8 @@ import (
 //
 // It serves whatever else runs client-go's elector by itself and takes a lock for it.
 type Managed struct {
-	// Config is what Run stands with: Kubernetes' 15 s, 10 s and 2 s, and ReleaseOnCancel. It may be
-	// changed before Run. Of its Callbacks only OnNewLeader is called.
+	// Config is what Run stands with: Kubernetes' 15 s, 10 s and 2 s, and ReleaseOnCancel. It may
+	// be changed before Run. Of its Callbacks only OnNewLeader is called.
 	Config LeaderElectionConfig
 
 	began       atomic.Bool
@@ -61,7 +61,7 @@ func NewManaged(config *rest.Config, namespace, name string) (*Managed, error) {
 	if namespace == "" {
 		b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 		if err != nil {
-			return nil, fmt.Errorf("leaderelection: name the namespace of the Lease: outside of a pod it is not known: %w", err)
+			return nil, fmt.Errorf("leaderelection: name the Lease's namespace, outside of a pod it is not known: %w", err)
 		}
 		namespace = strings.TrimSpace(string(b))
 	}
@@ -120,14 +120,14 @@ const usedLimit = 30 * time.Second
 // from the start; what needs one begins in the term, and its context ends
 //
 //   - when ctx ends: the Lease is renewed for as long as the manager stops;
-//   - RenewDeadline after the last renewal, or at once when the Lease turns out to be another's. Then
-//     Run returns an error. If the manager has not returned when nine tenths of LeaseDuration are
-//     over since that renewal, this process exits with status 122: another may lead from then on.
+//   - RenewDeadline after the last renewal, or at once when the Lease turns out to be another's.
+//     Then Run returns an error. If the manager has not returned when nine tenths of LeaseDuration
+//     are over since that renewal, this process exits with status 122: another may lead then.
 //
 // The Lease is released when all that the manager started has returned. Where it gives up waiting,
 // after its GracefulShutdownTimeout, Run returns its error, and the Lease is renewed until this
-// process ends: let it end. A GracefulShutdownTimeout of zero cannot be told from one that was kept:
-// then the Lease would be released beside what still runs.
+// process ends: let it end. A GracefulShutdownTimeout of zero cannot be told from one that was
+// kept: then the Lease would be released beside what still runs.
 //
 // An error that the manager returns is returned as it is. One of Run's own says that Config cannot
 // be, that the manager does not use the lock, or that leadership was lost. In all these cases let
@@ -201,8 +201,8 @@ const (
 	withdrawn // will not lead
 )
 
-// awaitManager waits until the manager wants to lead. The error is why it does not: its own, or that
-// it does not use the lock.
+// awaitManager waits until the manager wants to lead. The error is why it does not: its own, or
+// that it does not use the lock.
 func (r *managedRun) awaitManager() (wants bool, err error) {
 	limit := time.NewTimer(usedLimit)
 	defer limit.Stop()
@@ -211,8 +211,8 @@ func (r *managedRun) awaitManager() (wants bool, err error) {
 	case <-r.m.isReady.c:
 	case <-r.returned:
 	case <-limit.C:
-		return false, errors.New("leaderelection: the manager does not use this election, and may have started everything: " +
-			"in its Options set LeaderElection to true, and LeaderElectionResourceLockInterface to Lock()")
+		return false, errors.New("leaderelection: the manager does not use this election, and may have started " +
+			"everything: in its Options set LeaderElection to true, and LeaderElectionResourceLockInterface to Lock()")
 	}
 	select {
 	case <-r.m.isReady.c:
@@ -251,8 +251,8 @@ func (r *managedRun) lead(term context.Context) {
 	r.resign()
 }
 
-// mayRun says, once the manager has returned, whether something may be left that runs in the term. A
-// manager that gave up waiting says so by an error that wraps DeadlineExceeded.
+// mayRun says, once the manager has returned, whether something may be left that runs in the term.
+// A manager that gave up waiting says so by an error that wraps DeadlineExceeded.
 func (r *managedRun) mayRun() bool {
 	return r.phase.Load() == leads && errors.Is(r.err, context.DeadlineExceeded)
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/primacy-go/primacy/internal/proxy"
 )
 
-// manager does with its lock and its contexts what controller-runtime's does. The real one is tested
-// in examples/operator.
+// manager does with its lock and its contexts what controller-runtime's does. The real one is
+// tested in examples/operator.
 type manager struct {
 	lock     rl.Interface
 	base     context.Context
@@ -245,7 +245,8 @@ func TestManagedIsNotUsed(t *testing.T) {
 		a := newManaged(LeaderElectionConfig{Lock: &client{s: &apiServer{}, id: "a"}, LeaseDuration: 15 * time.Second,
 			RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second})
 		err := a.Run(t.Context(), func(ctx context.Context) error { <-ctx.Done(); return nil })
-		if err == nil || !strings.Contains(err.Error(), "LeaderElectionResourceLockInterface") || a.Context().Err() == nil {
+		if err == nil || !strings.Contains(err.Error(), "LeaderElectionResourceLockInterface") ||
+			a.Context().Err() == nil {
 			t.Error(err)
 		}
 		a = newManaged(LeaderElectionConfig{})

@@ -94,7 +94,7 @@ current-context: it
 			t.Fatal(err)
 		}
 		made := srv.Do("POST", "/api/v1/namespaces/"+ns+"/pods?dryRun=All", string(text))
-		for _, want := range []string{`"serviceAccountName":"primacy"`, "/var/run/secrets/kubernetes.io/serviceaccount"} {
+		for _, want := range []string{`"serviceAccountName":"primacy"`, "/secrets/kubernetes.io/serviceaccount"} {
 			if !strings.Contains(string(made), want) {
 				t.Errorf("%s: the pod has no %s", name, want)
 			}

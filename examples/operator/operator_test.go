@@ -122,7 +122,7 @@ func TestCutOff(t *testing.T) {
 			if s.Hangs {
 				work = gone
 			}
-			t.Logf("after the cut the work was asked to end at %v and was gone at %v, the process at %v; the next began at %v",
+			t.Logf("after the cut the work was asked to end at %v, gone at %v, the process at %v; the next began at %v",
 				told, work, gone, began)
 			if told > span || work > span || work > began {
 				t.Error("the work went on too long")
@@ -144,7 +144,7 @@ func TestControl(t *testing.T) {
 	old.path.Hold()
 	old.ends()
 	if old.when(ended) != 0 {
-		t.Error("the work of controller-runtime's own election was waited for: what docs/kubernetes.md says is not true any more")
+		t.Error("the work was waited for: what docs/kubernetes.md says of controller-runtime is not true any more")
 	}
 }
 

@@ -83,7 +83,8 @@ func (s settings) operate() error {
 		if s.Plain {
 			*o = ctrl.Options{Metrics: o.Metrics, Cache: o.Cache, LeaderElection: true, LeaderElectionID: "operator",
 				LeaderElectionNamespace: k8stest.Namespace, LeaderElectionReleaseOnCancel: true,
-				Controller: config.Controller{EnableWarmup: ptr.To(true)}, GracefulShutdownTimeout: o.GracefulShutdownTimeout}
+				Controller:              config.Controller{EnableWarmup: ptr.To(true)},
+				GracefulShutdownTimeout: o.GracefulShutdownTimeout}
 		}
 		if t := s.Lease; s.Plain && t.Duration > 0 {
 			o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = &t.Duration, &t.Deadline, &t.Retry

@@ -185,7 +185,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case verb == "watch" && r.URL.Query().Get("sendInitialEvents") != "": // as a server that knows no such list
-		refuse(422, "Invalid", "ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden", map[string]any{}).write(w)
+		refuse(422, "Invalid", "ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden", nil).write(w)
 		return
 	case verb == "watch":
 		f.watch(w, r)
