@@ -61,7 +61,7 @@ func NewManaged(config *rest.Config, namespace, name string) (*Managed, error) {
 	if namespace == "" {
 		b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 		if err != nil {
-			return nil, fmt.Errorf("leaderelection: name the Lease's namespace, outside of a pod it is not known: %w", err)
+			return nil, fmt.Errorf("leaderelection: name the Lease's namespace, for this is no pod: %w", err)
 		}
 		namespace = strings.TrimSpace(string(b))
 	}
