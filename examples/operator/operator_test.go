@@ -65,7 +65,7 @@ func TestRollingUpdate(t *testing.T) {
 	}
 }
 
-// A standby that is asked to end does, without a term and without a word of an error.
+// A standby that is asked to end does, without a term and without an error of its election.
 func TestAStandbyEnds(t *testing.T) {
 	srv := k8stest.Start(t)
 	leads := start(t, srv, settings{})
@@ -74,7 +74,7 @@ func TestAStandbyEnds(t *testing.T) {
 	standby.says(filled)
 	standby.term()
 	standby.ends()
-	if text := standby.LogTail(); strings.Contains(text, begins) || strings.Contains(text, `"level":"error"`) {
+	if text := standby.LogTail(); strings.Contains(text, begins) || strings.Contains(text, "retrieving") {
 		t.Errorf("it said:\n%s", text)
 	}
 }
@@ -131,6 +131,24 @@ func TestCutOff(t *testing.T) {
 				t.Errorf("it does not say %q", says)
 			}
 		})
+	}
+}
+
+// A leader that stood still for longer than its lease ends when it goes on, with its work.
+func TestPaused(t *testing.T) {
+	slow(t)
+	srv := k8stest.Start(t)
+	old := start(t, srv, settings{Lease: short, Hangs: true})
+	old.says(begins)
+	next := start(t, srv, settings{Lease: short})
+	next.says(filled)
+	old.Stop()
+	next.says(begins)
+	went := boottime.Now()
+	old.Cont()
+	t.Logf("the process ended %v after it went on", old.ends()-went)
+	if !strings.Contains(old.LogTail(), itself) {
+		t.Error("it does not say why")
 	}
 }
 
