@@ -56,6 +56,13 @@ func TestPatronictlsOtherVerbs(t *testing.T) {
 	}
 	c.whole()
 
+	voter := c.whole().Record.Voters[0]
+	c.says(c.ctl("reinit", "orders", voter.Name, "--wait", "--force"), "Reinitialize is completed on: "+voter.Name)
+	j := c.list()
+	if m := j.member(voter.Name); m == nil || m.Incarnation == voter.Incarnation {
+		t.Errorf("patronictl says that %s was made anew: %+v", voter.Name, m)
+	}
+
 	// Two of three are lost: who is left may lack commits.
 	was = c.whole().Primary
 	c.members[was].Kill()
