@@ -45,6 +45,10 @@ type Mirror struct {
 // memberTTL is how long the key of a member whose agent is gone stays.
 func memberTTL(ttl time.Duration) time.Duration { return max(2*ttl, 5*time.Second) }
 
+// apart is for how long the key leader names nobody between two members at least: who moves an
+// address by it takes it away from the one before the other has it.
+const apart = 200 * time.Millisecond
+
 // Run keeps the keys until ctx ends. Then it removes those that name this member.
 func (m *Mirror) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -215,6 +219,13 @@ func (m *Mirror) lead(ctx context.Context, now cluster, v view) error {
 	key := func(name string, value any) etcdstore.BesideWrite {
 		text, _ := json.Marshal(value)
 		return etcdstore.BesideWrite{Key: m.Dir + name, Value: text}
+	}
+	if is := now.value("leader"); is != "" && is != m.Name { // the former primary's mirror is late
+		_, err := m.Keys.WriteBeside(ctx, m.claimKey, token, etcdstore.BesideWrite{Key: m.Dir + "leader"})
+		if err != nil {
+			return ended(err)
+		}
+		pause(ctx, nil, apart)
 	}
 	initialize := etcdstore.BesideWrite{Key: m.Dir + "initialize", Value: []byte(Guarded(v.Record.SystemID))}
 	leader := etcdstore.BesideWrite{Key: m.Dir + "leader", Value: []byte(m.Name), Claim: true}
