@@ -149,6 +149,10 @@ fence: tools ## the fences against real servers
 versus: tools ## the same torture with ours, etcd's own package, a bare keepalive and client-go as candidates, FOR each (default 2m)
 	cd test/peers && go run ./versus -for $${FOR:-2m}
 
+electors: kube-apiserver ## client-go's elector beside ours on a real API server: ROUNDS (default 30) of five faults in real processes, and rolling restarts FOR (default 10m)
+	ELECTORS_ROUNDS=$${ROUNDS:-30} ELECTORS_TIMES=$$TIMES KUBE_APISERVER=real go test -count=1 -timeout 120m -v -run TestSideBySide ./leaderelection/peerstest
+	ELECTORS_FOR=$${FOR:-10m} KUBE_APISERVER=real go test -count=1 -timeout 120m -v -run TestRollingRestarts ./leaderelection/peerstest
+
 peers: ## the tests of the other libraries' workers
 	cd test && go vet ./peers/... && go test -timeout 10m ./peers/...
 
@@ -194,4 +198,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream operator failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus peers lint tools parts
+.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream operator failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus electors peers lint tools parts
