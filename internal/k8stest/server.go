@@ -47,7 +47,6 @@ type Server struct {
 	CA   []byte // in PEM: who signed the server's certificate
 	Cert []byte // in PEM: a certificate of the user with the store's role, and Key
 	Key  []byte
-	Etcd *etcdtest.Server // of the real one, nil for the fake
 
 	tb     testing.TB
 	fake   *fake
@@ -75,8 +74,13 @@ func Start(tb testing.TB) *Server {
 // StartReal starts the real server, on an etcd of its own.
 func StartReal(tb testing.TB) *Server {
 	tb.Helper()
+	return StartOn(tb, etcdtest.Start(tb, etcdtest.Options{}).Endpoint())
+}
+
+// StartOn starts the real server on an etcd that runs, told by its endpoints.
+func StartOn(tb testing.TB, etcd ...string) *Server {
+	tb.Helper()
 	bin := Binary(tb)
-	etcd := etcdtest.Start(tb, etcdtest.Options{})
 	ca := newAuthority(tb)
 	cert, key := ca.issue(tb, pkix.Name{CommonName: "kube-apiserver"})
 	userCert, userKey := ca.issue(tb, pkix.Name{CommonName: userName})
@@ -85,7 +89,7 @@ func StartReal(tb testing.TB) *Server {
 	tokens := write(tb, dir, "tokens.csv", []byte(strings.Join([]string{
 		AdminToken + `,admin,1,"system:masters"`, UserToken + `,` + userName + `,2`, NobodyToken + `,nobody,3`},
 		"\n")+"\n"))
-	args := []string{bin, "--etcd-servers=" + etcd.Endpoint(), "--bind-address=127.0.0.1",
+	args := []string{bin, "--etcd-servers=" + strings.Join(etcd, ","), "--bind-address=127.0.0.1",
 		"--tls-cert-file=" + write(tb, dir, "server.pem", cert),
 		"--tls-private-key-file=" + write(tb, dir, "server.key", key),
 		"--client-ca-file=" + write(tb, dir, "ca.pem", ca.pem), "--token-auth-file=" + tokens,
@@ -99,8 +103,7 @@ func StartReal(tb testing.TB) *Server {
 		// Between choosing a port and using it, another process may take it: hence another try.
 		port := servertest.FreePort(tb)
 		s := &Server{URL: "https://127.0.0.1:" + port, Addr: "127.0.0.1:" + port, CA: ca.pem, Cert: userCert,
-			Key:  userKey,
-			Etcd: etcd, tb: tb, dir: dir, args: append(slices.Clone(args), "--secure-port="+port)}
+			Key: userKey, tb: tb, dir: dir, args: append(slices.Clone(args), "--secure-port="+port)}
 		s.client = &http.Client{Transport: &http.Transport{TLSClientConfig: s.TLS()}}
 		if last = s.up(); last == nil {
 			tb.Cleanup(s.down)

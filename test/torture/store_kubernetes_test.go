@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/k8stest"
 	"github.com/primacy-go/primacy/k8sstore"
 )
@@ -24,20 +25,53 @@ import (
 // kubernetesTTL leaves an API server and the etcd below it time for a write on a busy machine.
 const kubernetesTTL = 4 * time.Second
 
-// onKubernetes is a real API server on an etcd of its own, which has half of the troubles.
+// onKubernetes is a real API server on three members of etcd, which have most of the troubles. The
+// server reaches each by a proxy.
 func onKubernetes() *storeUnder {
 	return &storeUnder{name: "k8s", long: true, ttl: kubernetesTTL, spare: 2 * kubernetesTTL,
 		start: func(t testing.TB) *installed {
-			srv, dir := k8stest.StartReal(t), t.TempDir()
-			etcd := func(*rand.Rand) testServer { return srv.Etcd }
+			etcd, dir := etcdtest.StartCluster(t, 3, etcdtest.Options{}), t.TempDir()
+			var links []*etcdtest.Proxy
+			var endpoints []string
+			for _, m := range etcd.Members {
+				p := etcdtest.NewProxy(t, m.Addr())
+				links, endpoints = append(links, p), append(endpoints, "http://"+p.Addr())
+			}
+			srv := k8stest.StartOn(t, endpoints...)
+			leader := func(rng *rand.Rand) testServer { return etcdLeader(etcd, rng) }
 			return &installed{servers: []string{srv.Addr},
 				troubles: append(troublesOf(t, "the API server", srv),
-					kill(t, "restart the API server's etcd", true, etcd),
-					stop("freeze the API server's etcd", true, etcd)),
+					kill(t, "kill etcd's leader below the API server", false, leader),
+					stop("freeze etcd's leader below the API server", false, leader),
+					trouble{"etcd's leader moved below the API server", false, func(rng *rand.Rand) func() {
+						_ = etcd.Move(etcd.Members[rng.IntN(3)], kubernetesTTL) // or it is it already
+						return func() {}
+					}},
+					trouble{"a slow etcd below the API server", false, func(rng *rand.Rand) func() {
+						d := between(rng, kubernetesTTL/40, kubernetesTTL/8)
+						for _, p := range links {
+							p.Delay(d, etcdtest.Down)
+						}
+						return func() {
+							for _, p := range links {
+								p.Heal()
+							}
+						}
+					}},
+					trouble{"no etcd below the API server", true, of(etcd.Members, 2, (*etcdtest.Server).Stop,
+						(*etcdtest.Server).Cont)}),
 				url: func(servers []string) string {
 					return "k8s://?kubeconfig=" + url.QueryEscape(writeKubeconfig(t, dir, srv, servers[0]))
 				}}
 		}}
+}
+
+// etcdLeader is the cluster's leader; any member where there is none just now.
+func etcdLeader(c *etcdtest.Cluster, rng *rand.Rand) *etcdtest.Server {
+	if l := c.Leader(); l != nil {
+		return l
+	}
+	return c.Members[rng.IntN(len(c.Members))]
 }
 
 // kubeconfig is what the program reads as YAML, and the library's processes below as JSON.
