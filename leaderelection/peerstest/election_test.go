@@ -4,6 +4,7 @@ package peerstest
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -66,7 +67,8 @@ func newElection(t testing.TB, srv *k8stest.Server, name string, at times) *elec
 	return e
 }
 
-// start starts a process of a program, which has a link of its own to the API server.
+// start starts a process of a program, which has a link of its own to the API server, and waits
+// until it stands.
 func (e *election) start(program, kind, id string) *process {
 	e.Helper()
 	link, err := proxy.Listen(e.srv.Addr)
@@ -90,6 +92,9 @@ func (e *election) start(program, kind, id string) *process {
 	}
 	go func() { _ = p.cmd.Wait(); close(p.exited) }()
 	e.all = append(e.all, p)
+	if _, ok := e.await(0, time.Minute, func(h happening) bool { return h.what == stands && h.id == id }); !ok {
+		e.Fatalf("%s does not stand:\n%s", id, p.log)
+	}
 	return p
 }
 
@@ -151,6 +156,8 @@ func (e *election) record(name string) []string {
 	return lines[:len(lines)-1]
 }
 
+// happened returns the events in the order of their times: a release is written down when it is
+// answered, which may be after another leads.
 func (e *election) happened() (all []happening) {
 	e.Helper()
 	for _, line := range e.record(events) {
@@ -160,6 +167,7 @@ func (e *election) happened() (all []happening) {
 		}
 		all = append(all, h)
 	}
+	slices.SortStableFunc(all, func(a, b happening) int { return cmp.Compare(a.at, b.at) })
 	return all
 }
 

@@ -56,6 +56,7 @@ const (
 
 // Events.
 const (
+	stands   = "stands"   // it is about to stand, and heeds signals
 	started  = "started"  // OnStartedLeading was called
 	stopped  = "stopped"  // its context has ended, or its process is to end
 	released = "released" // the Lease was released by a write that was sent then
@@ -144,6 +145,7 @@ func (w *worker) run() {
 		}
 		cancel()
 	})
+	w.event(stands, int64(boottime.Now()))
 	w.stand.Run(run)
 	if w.wins.Load() > 0 {
 		select {
