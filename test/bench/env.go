@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/k8stest"
 )
 
 // Env is where a run measures: servers of one store, and how often.
 type Env struct {
 	Kind    string            // the store, as in Contender.Store
 	Cluster *etcdtest.Cluster // of etcd; nil on another store
+	kube    *k8stest.Server   // of Kubernetes
 	servers servers
 	Members int
 	Reps    int

@@ -8,9 +8,13 @@ import (
 
 // benches are all measurements on a store, in the order in which they run: the short ones first.
 // Those of etcd ask its servers what they cost them, and have goals of their own; those after row
-// 30 are the same on every store.
+// 30 are the same on every store, and those after row 50 are Kubernetes'.
 func benches(kind string) []*Bench {
-	if kind != "etcd" {
+	switch kind {
+	case "etcd":
+	case "kubernetes":
+		return kubernetesBenches()
+	default:
 		return slices.Concat(aloneBenches(), passBenches(), wireBenches(), endBenches())
 	}
 	return slices.Concat(handoverBenches(), lockBenches(), keyBenches(), checkBenches(), manyBenches(),

@@ -22,6 +22,7 @@ type storeKind struct {
 // stores are all there are, by the name on the command line.
 var stores = map[string]storeKind{
 	"etcd":        {"etcd", startEtcd},
+	"kubernetes":  {"kubernetes", startKubernetes},
 	"redis":       {"redis", startRedis(false)},
 	"redis-fsync": {"redis", startRedis(true)},
 	"postgres":    {"postgres", startPostgres},
