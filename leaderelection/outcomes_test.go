@@ -129,6 +129,28 @@ func TestNamesakesAtTheSameInstant(t *testing.T) {
 	}
 }
 
+// The same where the one that lost reads at once what the other wrote, as its watch tells it.
+func TestANamesakeThatReadsAtOnce(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var wins [2]bool
+		var all [2]*LeaderElector
+		var both sync.WaitGroup
+		for i := range all {
+			all[i] = electorOver(w, &client{s: w.server, id: "a", slow: time.Millisecond}, false, LeaderCallbacks{})
+			both.Go(func() { wins[i] = all[i].tryAcquireOrRenew(w.t.Context()) })
+		}
+		both.Wait()
+		for i, le := range all {
+			if !wins[i] && le.tryAcquireOrRenew(w.t.Context()) {
+				t.Error("two hold the Lease")
+			}
+		}
+		if wins[0] == wins[1] {
+			t.Errorf("they won: %v", wins)
+		}
+	})
+}
+
 // A lock that hangs, and does not hear that its time is up, holds up neither OnStoppedLeading nor
 // Run.
 func TestAReleaseThatNeverReturnsHoldsUpNoCallback(t *testing.T) {
