@@ -271,9 +271,10 @@ func (le *LeaderElector) Check(maxTolerableExpiredLease time.Duration) error {
 	return nil
 }
 
-// event records an event of the Lease, when a call of the lock that is under way has returned.
+// event records an event of the Lease, unless a call of the lock is under way that does not return
+// soon.
 func (le *LeaderElector) event(what string) {
-	ctx, cancel := context.WithTimeout(context.Background(), le.config.RenewDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Millisecond) // less than say waits
 	defer cancel()
 	if le.lockCalls(ctx) {
 		defer le.calls.Unlock()
@@ -287,7 +288,7 @@ func (le *LeaderElector) lockCalls(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond)
 	}
 	return true
 }
