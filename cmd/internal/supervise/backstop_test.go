@@ -28,7 +28,7 @@ func TestNoDeadlineComesAfterTheKill(t *testing.T) {
 		{"in time", plan{deadline: now + time.Hour, margin: time.Minute}, false},
 		{"within the margin", plan{deadline: now + time.Minute, margin: time.Hour}, true},
 		{"past the deadline", plan{deadline: now - 1}, true},
-		{"the grace is over", plan{deadline: now + time.Hour, stopSent: true, graceEnd: now - 1}, true},
+		{"the grace is over", plan{deadline: now + time.Hour, ending: true, graceEnd: now - 1}, true},
 	} {
 		p := &Process{plan: test.plan, eventFD: -1, wakeSender: make(chan struct{}, 1)}
 		p.Extend(now + 2*time.Hour)

@@ -83,7 +83,7 @@ func (p *Process) orderRebind(deadline time.Duration) (*rebinding, error) {
 	now := boottime.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.plan.stopSent || now >= p.plan.killAt() {
+	if p.plan.ending || now >= p.plan.killAt() {
 		return nil, ErrEnding
 	}
 	if err := enoughTime(deadline-now, p.grace, p.margin); err != nil {

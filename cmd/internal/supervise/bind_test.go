@@ -281,7 +281,7 @@ func TestALateBindChangesNothing(t *testing.T) {
 		{"within the margin", plan{deadline: now + time.Minute, margin: time.Hour}, far, ErrEnding},
 		{"past the deadline", plan{deadline: now - 1}, far, ErrEnding},
 		{"no more deadline, past it", plan{deadline: now - 1}, NoDeadline, ErrEnding},
-		{"stopped", plan{deadline: NoDeadline, stopSent: true, graceEnd: far}, far, ErrEnding},
+		{"stopped", plan{deadline: NoDeadline, ending: true, graceEnd: far}, far, ErrEnding},
 		{"too near for the grace", plan{deadline: NoDeadline}, now + time.Minute, ErrTooLate},
 		{"over already", plan{deadline: far}, now - 1, ErrTooLate},
 	} {

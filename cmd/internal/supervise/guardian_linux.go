@@ -42,12 +42,12 @@ type guardian struct {
 	cause Cause // the first one; it stays
 	// commandExited: the command is a zombie. The guardian reaps it last: a zombie keeps its
 	// process ID, so the kernel gives the number of the command's group to no other group.
-	commandExited     bool
-	remainingStopSent bool               // the stop signal was sent to what the command left behind
-	killRounds        int                // how often killRound was called
-	reaped            bool               // the command is reaped
-	waitStatus        syscall.WaitStatus // the command's; valid once reaped
-	goneReported      bool               // nothing of the tree is left, and that is reported
+	commandExited    bool
+	remainingHandled bool               // stopRemaining was called
+	killRounds       int                // how often killRound was called
+	reaped           bool               // the command is reaped
+	waitStatus       syscall.WaitStatus // the command's; valid once reaped
+	goneReported     bool               // nothing of the tree is left, and that is reported
 }
 
 // GuardianMain is the whole life of a guardian process. It does not return. handler carries out
@@ -384,15 +384,14 @@ func (g *guardian) act(now time.Duration) {
 		g.setCause(CauseDeadline)
 		// From here on nothing gets the stop signal, which comes with SIGCONT: a suspended command
 		// would act until SIGKILL reaches it.
-		g.plan.beginStop(now, 0)
-		g.remainingStopSent = true
+		g.plan.endBy(now)
 	}
 	if g.reapTree() {
 		g.reportGone()
 		g.afterGone(now)
 		return
 	}
-	if g.commandExited && !g.remainingStopSent {
+	if g.commandExited && !g.remainingHandled && now < g.plan.killAt() {
 		g.stopRemaining(now)
 	}
 	// The next two conditions may hold on every later wake-up too. Repeating stop is harmless: only
@@ -415,10 +414,10 @@ func (g *guardian) setCause(cause Cause) {
 	}
 }
 
-// stop sends the stop signal to the command's group, at the first call only (see beginStop). A
+// stop sends the stop signal to the command's group, at the first call only (see endBy). A
 // later call can only shorten the grace.
 func (g *guardian) stop(cause Cause, grace time.Duration) {
-	if g.plan.beginStop(boottime.Now(), grace) {
+	if g.plan.endBy(boottime.Now() + grace) {
 		g.setCause(cause)
 		g.signalGroup(g.command.StopSignal)
 		g.signalGroup(unix.SIGCONT) // a suspended command (^Z) handles no signal before it is continued
@@ -429,13 +428,13 @@ func (g *guardian) stop(cause Cause, grace time.Duration) {
 // must end too: when the command has ended, the supervisor's caller wants to give up its right.
 // With KillRemaining they are to be killed at now.
 func (g *guardian) stopRemaining(now time.Duration) {
-	g.remainingStopSent = true
+	g.remainingHandled = true
 	g.setCause(CauseExited)
 	if g.command.KillRemaining {
-		g.plan.beginStop(now, 0)
+		g.plan.endBy(now)
 		return
 	}
-	g.plan.beginStop(boottime.Now(), g.command.Grace)
+	g.plan.endBy(boottime.Now() + g.command.Grace)
 	g.signalDescendants(g.command.StopSignal)
 	g.signalDescendants(unix.SIGCONT)
 }

@@ -2,16 +2,18 @@ package supervise
 
 import "time"
 
-// plan says when a command gets its stop signal and when it is killed. The guardian has one. The
-// supervisor has another, which kills a little later and sends no stop signal. A plan reads no
-// clock and has no lock: in the guardian only the loop of GuardianMain uses it; in the supervisor
-// Process.mu guards it. All instants are on the boot clock.
+// plan says when a command gets its stop signal and when it is killed. All instants are on the boot
+// clock, which a plan never reads. Each of the two processes has one:
+//
+//   - The guardian's has the command's own grace and margin. Only the guardian's loop uses it.
+//   - The supervisor's has no grace: the supervisor sends no stop signal. It has three quarters of
+//     the margin: the supervisor kills only if the guardian has not. Process.mu guards it.
 type plan struct {
 	deadline time.Duration // nothing of the command may be left by then; NoDeadline: it may run on
-	grace    time.Duration // from the stop signal at most to SIGKILL; 0 in the supervisor, which sends none
+	grace    time.Duration // the longest time between the stop signal and SIGKILL
 	margin   time.Duration // SIGKILL is sent this long before the deadline, because killing takes time
-	stopSent bool          // the stop signal was sent; never reset: after it no later deadline saves the command
-	graceEnd time.Duration // when the grace is over; valid if stopSent
+	ending   bool          // SIGKILL follows at killAt, and no later deadline saves the command; never reset
+	graceEnd time.Duration // SIGKILL is sent then, or earlier for the deadline; valid if ending
 }
 
 // extend moves the deadline to a later instant. An earlier one is ignored: two goroutines may call
@@ -19,9 +21,9 @@ type plan struct {
 func (p *plan) extend(deadline time.Duration) { p.deadline = max(p.deadline, deadline) }
 
 // rebind replaces the deadline, also by an earlier one or by NoDeadline. It returns false, and
-// changes nothing, when the stop signal was sent: the command is ending.
+// changes nothing, when the command is ending. Bind and Unbind do this.
 func (p *plan) rebind(deadline time.Duration) bool {
-	if p.stopSent {
+	if p.ending {
 		return false
 	}
 	p.deadline = deadline
@@ -29,17 +31,17 @@ func (p *plan) rebind(deadline time.Duration) bool {
 }
 
 // unbound says that no instant is known by which the command must be stopped or killed.
-func (p *plan) unbound() bool { return p.deadline == NoDeadline && !p.stopSent }
+func (p *plan) unbound() bool { return p.deadline == NoDeadline && !p.ending }
 
-// beginStop notes that the stop signal is sent and that SIGKILL follows when the grace, counted
-// from the instant from, is over. It returns true at the first call only. A later call can only
-// shorten the grace.
-func (p *plan) beginStop(from, grace time.Duration) bool {
-	if p.stopSent {
-		p.graceEnd = min(p.graceEnd, from+grace)
+// endBy begins the command's end: SIGKILL is sent at graceEnd at the latest. Whether a stop signal
+// goes before it is the caller's affair. endBy returns true at the first call only; a later one can
+// only make graceEnd earlier.
+func (p *plan) endBy(graceEnd time.Duration) bool {
+	if p.ending {
+		p.graceEnd = min(p.graceEnd, graceEnd)
 		return false
 	}
-	p.stopSent, p.graceEnd = true, from+grace
+	p.ending, p.graceEnd = true, graceEnd
 	return true
 }
 
@@ -49,7 +51,7 @@ func (p *plan) stopAt() time.Duration { return p.deadline - p.grace }
 // killAt is when SIGKILL must be sent if the deadline is not extended.
 func (p *plan) killAt() time.Duration {
 	at := p.deadline - p.margin
-	if p.stopSent {
+	if p.ending {
 		at = min(at, p.graceEnd)
 	}
 	return at
@@ -57,7 +59,7 @@ func (p *plan) killAt() time.Duration {
 
 // next is the next instant at which there is something to do.
 func (p *plan) next() time.Duration {
-	if p.stopSent {
+	if p.ending {
 		return p.killAt()
 	}
 	return min(p.stopAt(), p.killAt())

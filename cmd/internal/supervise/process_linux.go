@@ -183,7 +183,7 @@ func (p *Process) Stop(grace time.Duration) {
 	p.mu.Lock()
 	// The guardian sends the signals. In the supervisor's own plan the grace begins a second later,
 	// so that the supervisor kills the tree only if the guardian has not done so.
-	p.plan.beginStop(boottime.Now()+time.Second, grace)
+	p.plan.endBy(boottime.Now() + time.Second + grace)
 	p.mu.Unlock()
 	p.enqueue(order{StopGrace: &grace})
 }
