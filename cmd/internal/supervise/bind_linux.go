@@ -8,12 +8,14 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// rebinding is a call of Bind or Unbind that waits for the guardian's answer. Process.mu guards the
-// pointer to it in Process; the fields are only read.
-type rebinding struct {
+// rebindCall is a call of Bind or Unbind whose order is with the guardian. Process.mu guards it,
+// but for id, deadline and answer, which are only read.
+type rebindCall struct {
 	id       uint64
 	deadline time.Duration
-	answer   chan error // has room for the one answer
+	answer   chan error    // has room for the one answer
+	heldBack time.Duration // the latest deadline that Extend got since then; it counts if the call succeeds
+	over     bool          // the call has returned or will return an error: no answer counts any more
 }
 
 // Bind replaces the deadline: that of a command that had none, or another one, which may have been
@@ -53,24 +55,22 @@ func (p *Process) rebind(ctx context.Context, deadline time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	b, err := p.orderRebind(deadline)
+	c, err := p.orderRebind(deadline)
 	if err != nil {
 		return err
 	}
-	p.wake()
 	select {
-	case err := <-b.answer:
+	case err := <-c.answer:
 		return err
 	case <-p.done:
 		return ErrEnding
 	case <-ctx.Done():
 	}
-	// Once rebinding is nil, no answer counts any more: p stays unsettled.
 	p.mu.Lock()
-	p.rebinding = nil
+	c.over = true // p.unconfirmed stays: see Extend
 	p.mu.Unlock()
 	select {
-	case err := <-b.answer:
+	case err := <-c.answer:
 		return err
 	default:
 		return fmt.Errorf("the guardian has not confirmed: %w", ctx.Err())
@@ -79,7 +79,7 @@ func (p *Process) rebind(ctx context.Context, deadline time.Duration) error {
 
 // orderRebind gives the order to the guardian. In the supervisor's own plan a new deadline holds at
 // once, but the former one ends only when the guardian has confirmed that there is none any more.
-func (p *Process) orderRebind(deadline time.Duration) (*rebinding, error) {
+func (p *Process) orderRebind(deadline time.Duration) (*rebindCall, error) {
 	now := boottime.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,30 +92,32 @@ func (p *Process) orderRebind(deadline time.Duration) (*rebinding, error) {
 	if deadline != NoDeadline {
 		p.plan.rebind(deadline)
 	}
-	p.unsettled, p.heldBack, p.sentDeadline = true, 0, deadline
 	p.rebinds++
-	p.rebinding = &rebinding{id: p.rebinds, deadline: deadline, answer: make(chan error, 1)}
+	p.unconfirmed = &rebindCall{id: p.rebinds, deadline: deadline, answer: make(chan error, 1)}
+	p.orderedDeadline = deadline
 	p.queue = append(p.queue, order{Rebind: &rebindOrder{ID: p.rebinds, Deadline: deadline}})
-	return p.rebinding, nil
+	p.wakeLocked()
+	return p.unconfirmed, nil
 }
 
-// rebound passes the guardian's answer on to the call that waits for it. The watcher calls it.
-func (p *Process) rebound(r reboundReport) {
+// rebindAnswered passes the guardian's answer on to the call that waits for it. The watcher calls
+// it.
+func (p *Process) rebindAnswered(a rebindAnswer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.rebinding
-	if b == nil || b.id != r.ID {
+	c := p.unconfirmed
+	if c == nil || c.over || c.id != a.ID {
 		return // nobody waits for it any more
 	}
-	p.rebinding = nil
 	// The watcher kills from killAt on, whatever the guardian says.
-	if !r.Held || boottime.Now() >= p.plan.killAt() || !p.plan.rebind(b.deadline) {
-		b.answer <- ErrEnding
+	if !a.Held || boottime.Now() >= p.plan.killAt() || !p.plan.rebind(c.deadline) {
+		c.over = true
+		c.answer <- ErrEnding
 		return
 	}
-	p.plan.extend(p.heldBack)
-	p.unsettled = false
-	b.answer <- nil
+	p.plan.extend(c.heldBack)
+	p.unconfirmed = nil
+	c.answer <- nil
 	p.wakeLocked()
 }
 

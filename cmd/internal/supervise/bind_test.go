@@ -286,7 +286,7 @@ func TestALateBindChangesNothing(t *testing.T) {
 		{"over already", plan{deadline: far}, now - 1, ErrTooLate},
 	} {
 		p := &Process{
-			plan: test.plan, sentDeadline: test.plan.deadline, grace: 2 * time.Minute,
+			plan: test.plan, orderedDeadline: test.plan.deadline, grace: 2 * time.Minute,
 			eventFD: -1, wakeSender: make(chan struct{}, 1), rebindTurn: make(chan struct{}, 1),
 			done: make(chan struct{}),
 		}
@@ -340,10 +340,10 @@ func TestRebindsInAnyOrder(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		hour := boottime.Now() + time.Hour
 		p := &Process{eventFD: -1, wakeSender: make(chan struct{}, 1)}
-		p.plan.deadline, p.sentDeadline = NoDeadline, NoDeadline
+		p.plan.deadline, p.orderedDeadline = NoDeadline, NoDeadline
 		g := &guardian{plan: p.plan, alarm: &alarm{}, killAlarm: &alarm{}}
 		var (
-			call    *rebinding    // under way
+			call    *rebindCall   // under way
 			wire    []order       // sent, and not read
 			answers []report      // the same
 			bound   bool          // the last call was a Bind, and has succeeded
@@ -380,7 +380,7 @@ func TestRebindsInAnyOrder(t *testing.T) {
 				}
 			case 5:
 				if len(answers) > 0 {
-					p.rebound(*answers[0].Rebound)
+					p.rebindAnswered(*answers[0].Rebind)
 					answers = answers[1:]
 				}
 				if call == nil || len(call.answer) == 0 {
@@ -392,19 +392,19 @@ func TestRebindsInAnyOrder(t *testing.T) {
 				bound, call = call.deadline != NoDeadline, nil
 			case 6:
 				if call != nil && len(call.answer) == 0 { // its context has ended
-					p.rebinding, call = nil, nil
+					p.unconfirmed.over, call = true, nil
 				}
 			}
 			if bound && (g.plan.deadline > newest || p.plan.deadline > newest) {
 				t.Fatalf("seed %d: bound to %v at most, the guardian has %v, the supervisor %v",
 					seed, newest, g.plan.deadline, p.plan.deadline)
 			}
-			if p.unsettled && p.plan.deadline > limit {
+			if p.unconfirmed != nil && p.plan.deadline > limit {
 				t.Fatalf("seed %d: unsettled, and moved from %v to %v", seed, limit, p.plan.deadline)
 			}
 		}
 		g.takeDeadlines(append(wire, p.takeQueue()...))
-		if !p.unsettled && g.plan.deadline != p.plan.deadline || bound && g.plan.deadline != newest {
+		if p.unconfirmed == nil && g.plan.deadline != p.plan.deadline || bound && g.plan.deadline != newest {
 			t.Fatalf("seed %d: the guardian has %v, the supervisor %v, want %v if bound (%v)",
 				seed, g.plan.deadline, p.plan.deadline, newest, bound)
 		}
@@ -423,13 +423,13 @@ func TestAlarmsAreSetBeforeBindReturns(t *testing.T) {
 		t.Errorf("without a deadline the guardian wakes in %v", left)
 	}
 	answers := g.takeDeadlines([]order{{Rebind: &rebindOrder{ID: 7, Deadline: deadline}}})
-	if len(answers) != 1 || *answers[0].Rebound != (reboundReport{7, true}) {
+	if len(answers) != 1 || *answers[0].Rebind != (rebindAnswer{7, true}) {
 		t.Errorf("the guardian answers %+v", answers)
 	}
 	w := &watcher{Process: &Process{plan: plan{deadline: deadline}, eventFD: -1}, alarm: newAlarm(unix.SIGCONT)}
 	defer w.alarm.close()
 	answer := make(chan error, 1)
-	w.rebinding = &rebinding{id: 7, deadline: deadline, answer: answer}
+	w.unconfirmed = &rebindCall{id: 7, deadline: deadline, answer: answer}
 	w.wakeSender = make(chan struct{}, 1)
 	line, err := json.Marshal(answers[0])
 	if err != nil {

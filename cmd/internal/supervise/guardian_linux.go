@@ -231,7 +231,7 @@ func (g *guardian) takeDeadlines(orders []order) (answers []report) {
 		if o.Rebind != nil {
 			held := !g.goneReported && g.plan.rebind(o.Rebind.Deadline)
 			rebound = rebound || held
-			answers = append(answers, report{Rebound: &reboundReport{ID: o.Rebind.ID, Held: held}})
+			answers = append(answers, report{Rebind: &rebindAnswer{ID: o.Rebind.ID, Held: held}})
 		}
 	}
 	if rebound {

@@ -24,8 +24,8 @@ type Process struct {
 	socket     *os.File      // our end, to the guardian
 	terminal   *terminal     // nil: the command's standard input is not our terminal
 	jobControl bool          // this process is suspended and continued with the command (^Z, fg)
-	grace      time.Duration // the command's
-	margin     time.Duration // the command's
+	grace      time.Duration // the command's; plan.grace is 0
+	margin     time.Duration // the command's; plan.margin is three quarters of it
 
 	// The watcher sets pid, the command's process ID, and then sends the one result of the start to
 	// Start. Nobody else reads pid before that.
@@ -37,20 +37,18 @@ type Process struct {
 
 	mu    sync.Mutex
 	plan  plan    // when the supervisor kills the tree itself, if the guardian has not
-	queue []order // to be sent, but no later deadlines: takeQueue sends plan.deadline when it has moved
-	// sentDeadline is the guardian's deadline, once it has read the queue and all that was sent
-	// before.
-	sentDeadline time.Duration
-	rebinds      uint64     // how many rebind orders there were
-	rebinding    *rebinding // the one whose answer somebody waits for
-	// unsettled: there was a rebind order, and nobody was told yet that the guardian has obeyed it.
-	// Extend then moves no deadline: the guardian may keep none, and nobody would end the command
-	// if this process died.
-	unsettled bool
-	heldBack  time.Duration // the latest deadline that Extend got meanwhile; it counts afterwards
-	gotTSTP   bool          // this process got SIGTSTP, which the watcher has not handled yet
-	gotCONT   bool          // the same for SIGCONT
-	eventFD   int           // an eventfd that wakes the watcher; -1 when the watcher has ended
+	queue []order // to be sent; takeQueue adds the order for a deadline that Extend has moved
+	// orderedDeadline is that of the newest order in the queue or sent. The guardian has it when it
+	// has read them all.
+	orderedDeadline time.Duration
+	rebinds         uint64 // how many rebind orders there were
+	// unconfirmed is the last call of Bind or Unbind, unless it has succeeded. While it is there,
+	// Extend moves no deadline: it is unknown which one the guardian keeps. It may keep none, and
+	// if this process then died, nobody would end the command by the deadline.
+	unconfirmed *rebindCall
+	gotTSTP     bool // this process got SIGTSTP, which the watcher has not handled yet
+	gotCONT     bool // the same for SIGCONT
+	eventFD     int  // an eventfd that wakes the watcher; -1 when the watcher has ended
 
 	done   chan struct{} // the watcher closes it when nothing of the command is left
 	status Status        // set by the watcher before it closes done, then only read
@@ -78,7 +76,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 		supervisor: s, jobControl: !c.NoJobControl,
 		startResult: make(chan error, 1), done: make(chan struct{}), wakeSender: make(chan struct{}, 1),
 		rebindTurn: make(chan struct{}, 1), grace: c.Grace, margin: c.Margin,
-		plan: ownPlan, sentDeadline: c.Deadline, eventFD: -1,
+		plan: ownPlan, orderedDeadline: c.Deadline, eventFD: -1,
 	}
 	start := &startOrder{
 		Path: rawString(path), Args: convert[rawString](c.Args), Env: convert[rawString](c.Env), Dir: rawString(c.Dir),
@@ -160,15 +158,15 @@ func (p *Process) PID() int { return p.pid }
 // Bind succeeds. Never blocks.
 func (p *Process) Extend(deadline time.Duration) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch {
 	case boottime.Now() >= p.plan.killAt():
-	case p.unsettled:
-		p.heldBack = max(p.heldBack, deadline)
+	case p.unconfirmed != nil:
+		p.unconfirmed.heldBack = max(p.unconfirmed.heldBack, deadline)
 	default:
 		p.plan.extend(deadline)
 	}
-	p.mu.Unlock()
-	p.wake()
+	p.wakeLocked()
 }
 
 // Signal sends sig to the command's process group. Never blocks, and does nothing when the command
@@ -181,11 +179,12 @@ func (p *Process) Signal(sig syscall.Signal) { p.enqueue(order{Signal: sig}) }
 func (p *Process) Stop(grace time.Duration) {
 	grace = max(grace, 0)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	// The guardian sends the signals. In the supervisor's own plan the grace begins a second later,
 	// so that the supervisor kills the tree only if the guardian has not done so.
 	p.plan.endBy(boottime.Now() + time.Second + grace)
-	p.mu.Unlock()
-	p.enqueue(order{StopGrace: &grace})
+	p.queue = append(p.queue, order{StopGrace: &grace})
+	p.wakeLocked()
 }
 
 // Done is closed when nothing of the command is left.
@@ -199,19 +198,13 @@ func (p *Process) Wait() Status {
 
 func (p *Process) enqueue(o order) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.queue = append(p.queue, o)
-	p.mu.Unlock()
-	p.wake()
-}
-
-// wake wakes the watcher and sendOrders. A caller has just changed plan, queue, gotTSTP or gotCONT,
-// and no longer holds mu; wakeLocked is for one that does.
-func (p *Process) wake() {
-	p.mu.Lock()
 	p.wakeLocked()
-	p.mu.Unlock()
 }
 
+// wakeLocked wakes the watcher and sendOrders. The caller has changed plan, queue, gotTSTP or
+// gotCONT.
 func (p *Process) wakeLocked() {
 	if p.eventFD >= 0 {
 		setEvent(p.eventFD)
@@ -249,9 +242,9 @@ func (p *Process) takeQueue() []order {
 	defer p.mu.Unlock()
 	orders := p.queue
 	p.queue = nil
-	if p.plan.deadline > p.sentDeadline {
-		p.sentDeadline = p.plan.deadline
-		orders = append(orders, order{Deadline: p.sentDeadline})
+	if p.plan.deadline > p.orderedDeadline {
+		p.orderedDeadline = p.plan.deadline
+		orders = append(orders, order{Deadline: p.orderedDeadline})
 	}
 	return orders
 }

@@ -86,14 +86,14 @@ func convert[To, From ~string](from []From) []To {
 type report struct {
 	Started   int         `json:"started,omitempty"` // the command's process ID
 	Failed    *failReport `json:"failed,omitempty"`
-	Suspended bool        `json:"paused,omitempty"` // by SIGTSTP, SIGSTOP or the like (job control)
-	Gone      *goneReport `json:"gone,omitempty"`   // the command has exited and nothing of it is left
+	Suspended bool        `json:"suspended,omitempty"` // by SIGTSTP, SIGSTOP or the like (job control)
+	Gone      *goneReport `json:"gone,omitempty"`      // the command has exited and nothing of it is left
 
-	Rebound *reboundReport `json:"rebound,omitempty"`
+	Rebind *rebindAnswer `json:"rebind,omitempty"`
 }
 
-// reboundReport answers a rebindOrder.
-type reboundReport struct {
+// rebindAnswer answers a rebindOrder.
+type rebindAnswer struct {
 	ID uint64 `json:"id"` // the order's
 	// Held: the guardian keeps the new deadline, and its alarms are set for it. If false, the
 	// command is ending, and the order has changed nothing.

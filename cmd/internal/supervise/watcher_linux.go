@@ -94,8 +94,8 @@ func (w *watcher) noteSignals(signals <-chan os.Signal) {
 		w.mu.Lock()
 		w.gotTSTP = w.gotTSTP || sig == unix.SIGTSTP
 		w.gotCONT = w.gotCONT || sig == unix.SIGCONT
+		w.wakeLocked()
 		w.mu.Unlock()
-		w.wake()
 	}
 }
 
@@ -132,9 +132,9 @@ func (w *watcher) handle(line []byte) {
 		w.startErr = startError(r.Failed)
 	case r.Suspended:
 		w.suspend()
-	case r.Rebound != nil:
+	case r.Rebind != nil:
 		w.alarm.set(w.killAt()) // before anybody relies on the new deadline
-		w.rebound(*r.Rebound)
+		w.rebindAnswered(*r.Rebind)
 	case r.Gone != nil:
 		w.goneReport = r.Gone
 	}
@@ -144,7 +144,7 @@ func (w *watcher) handle(line []byte) {
 func (w *watcher) endStartLimit() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.sentDeadline == NoDeadline {
+	if w.orderedDeadline == NoDeadline {
 		w.plan.rebind(NoDeadline)
 	}
 }
