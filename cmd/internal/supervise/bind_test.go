@@ -179,6 +179,24 @@ func TestUnboundEndsWithItsKeepers(t *testing.T) {
 	}
 }
 
+// A limit: a suspended supervisor of a command without a deadline has no alarm. If its guardian is
+// killed, the command dies with the guardian, and its children when somebody continues the
+// supervisor.
+func TestUnboundBesideASuspendedSupervisor(t *testing.T) {
+	t.Parallel()
+	f := newUnboundFamily(t, nil)
+	send(t, unix.SIGSTOP, f.supervisor)
+	awaitFrozen(t, f.supervisor)
+	send(t, unix.SIGKILL, f.guardian)
+	eventually(t, "the command dead", func() bool { return isDead(f.command) })
+	f.awaitStamp(t, boottime.Now())
+	send(t, unix.SIGCONT, f.supervisor)
+	eventually(t, "the end of all who stamp", func() bool { return !stamping(t, f.file) })
+	if got, want := f.status(t), (Status{Code: 137, Cause: CauseGuardianLost, Killed: true}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
 // A command without a deadline runs on, also beside a supervisor that is frozen. A deadline that
 // was taken away ends nothing. The next one holds, also one that is earlier than the one before,
 // and Extend moves it on.
@@ -407,6 +425,32 @@ func TestRebindsInAnyOrder(t *testing.T) {
 		if p.unconfirmed == nil && g.plan.deadline != p.plan.deadline || bound && g.plan.deadline != newest {
 			t.Fatalf("seed %d: the guardian has %v, the supervisor %v, want %v if bound (%v)",
 				seed, g.plan.deadline, p.plan.deadline, newest, bound)
+		}
+	}
+}
+
+// A Bind replaces every deadline before it. What Extend got during an earlier Bind, which has
+// failed, does not count any more: it may be later than the deadline to which the caller binds now.
+func TestABindReplacesWhatWasHeldBack(t *testing.T) {
+	now := boottime.Now()
+	p := &Process{plan: plan{deadline: now + time.Hour}, eventFD: -1, wakeSender: make(chan struct{}, 1)}
+	for _, test := range []struct {
+		deadline, extended, want time.Duration
+		confirmed                bool
+	}{
+		{deadline: now + 2*time.Hour, extended: now + 10*time.Hour, want: now + 2*time.Hour},
+		{deadline: now + 3*time.Hour, extended: now + 4*time.Hour, want: now + 4*time.Hour, confirmed: true},
+	} {
+		call, err := p.orderRebind(test.deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Extend(test.extended)
+		call.over = !test.confirmed // its context has ended
+		p.rebindAnswered(rebindAnswer{ID: call.id, Held: true})
+		if p.plan.deadline != test.want {
+			t.Errorf("bound to %v, extended to %v: got %v, want %v", test.deadline-now, test.extended-now,
+				p.plan.deadline-now, test.want-now)
 		}
 	}
 }
