@@ -5,73 +5,84 @@
 // everything it started are killed, so that they are gone BY the deadline. That holds also when
 // this process is killed or frozen, because a second process, the guardian, keeps the deadline too:
 //
-//	supervisor  ── orders: start, deadline, signal, stop ──▶  guardian ── starts ──▶ COMMAND
-//	(the caller) ◀── reports: started, bound, suspended, gone ── │                      │
-//	     │                                                       │                its children
-//	     └── guardian killed or frozen:                          └── supervisor dead or frozen:
-//	         kills the tree itself                                   TERM, then KILL by the deadline
-//
-// A suspended process (SIGSTOP) keeps no deadline by itself. So both have an alarm: a timer of the
-// kernel that sends SIGCONT to the process at the instant when it must kill the tree. A tree that
-// is suspended whole is killed while it is suspended.
+//	supervisor   ── start, deadline, rebind, signal, stop ──▶  guardian ── starts ──▶ COMMAND
+//	(the caller) ◀── started, rebind, suspended, gone ────────    │                       │
+//	     │                                                        │                 its children
+//	     └── guardian killed or frozen:                           └── at the end: TERM, then KILL
+//	         KILL to the tree                                         by the deadline
 //
 // The guardian is this same executable again. The program therefore calls [GuardianMain] before
 // anything else when its first argument is [GuardianArg]. The guardian is the parent of the command
-// and a child subreaper: the kernel gives it every process below it that loses its parent, also
-// after setsid and a double fork. The supervisor is a subreaper too, so what a killed guardian
-// leaves falls to the supervisor. "The tree" is the command and everything below the guardian.
+// and a child subreaper: the kernel makes it the parent of every process below it that loses its
+// own, also after setsid and a double fork. (After [Supervisor.Isolate] that parent is the first
+// process of the command's PID namespace, which is a child of the guardian.) The supervisor is a
+// subreaper too, so what a killed guardian leaves falls to the supervisor. "The tree" is the
+// command and everything else below the guardian.
 //
 // A command may also have no deadline ([NoDeadline]), as a server that needs no right as long as it
 // is a standby. [Process.Bind] gives it one: when Bind has returned nil, the guardian has confirmed
-// the deadline, and the caller may let the server become the leader. Without a deadline too the
-// tree ends as soon as its supervisor or its guardian has died.
+// the deadline, and the caller may let the server become the leader. Also without a deadline the
+// tree does not outlive its two processes: when the supervisor has died, the guardian stops the
+// tree; when the guardian has died, the supervisor kills it.
 //
 // # Words
 //
 //   - To stop a command is to ask it to end: by the stop signal, which is SIGTERM unless
-//     [Command].StopSignal names another. To suspend a process is what a shell's job control does
-//     with SIGTSTP (^Z) or SIGSTOP; SIGCONT (fg, bg) continues it. A suspension moves no deadline.
+//     [Command].StopSignal names another.
+//   - To suspend a process is what a shell's job control does with SIGTSTP (^Z) or SIGSTOP; SIGCONT
+//     (fg, bg) continues it. A suspension moves no deadline.
+//   - A process is frozen while it runs no code: it is suspended, or a cgroup has frozen it, or the
+//     whole machine stands still. A frozen process keeps no deadline. So supervisor and guardian
+//     each have an alarm: a timer of the kernel that sends SIGCONT to the process at the instant
+//     when it must kill. That ends a suspension; a cgroup's freeze goes on. A tree that is
+//     suspended whole is killed while it is suspended.
 //   - The grace is how long the command may take to end after the stop signal. If nobody stops the
 //     command earlier, the stop signal is sent at deadline − grace.
 //   - The margin is the time that killing may take. SIGKILL is sent when the grace is over, or at
 //     deadline − margin if that is earlier.
-//   - A guardian is lost when it was killed, when it is frozen, or when the deadline comes and it
-//     neither kills the tree nor reports. The supervisor then kills the tree.
+//   - A guardian is lost when it is dead, or when it has not reported the end of the tree soon
+//     after it had to kill. The supervisor then kills the tree. Nobody notices earlier that a
+//     guardian is frozen.
 //
 // # The life of a tree, as the guardian sees it
 //
-//	running ──▶ stopping  (stop signal sent: Stop, deadline − grace, supervisor gone,
-//	   │          │         or the command has exited and left processes behind)
-//	   │          ▼  grace over (with KillRemaining: at once when the command has exited),
-//	   │          │  or deadline − margin
-//	   └──────▶ killing   (SIGKILL to the group and to every descendant, round after round)
-//	              │
-//	              ▼
-//	            gone      (nothing left, everything reaped)
+//	running   the command runs
+//	stopping  the stop signal was sent, and the grace runs. Why: Stop, deadline − grace, the
+//	          supervisor is gone, or the command has exited and left processes behind
+//	killing   SIGKILL to the group and to every descendant, round after round. Why: the grace is
+//	          over, or deadline − margin has come; with KillRemaining, also that the command has
+//	          exited. It may follow on running at once, without a stop signal
+//	gone      nothing is left, and everything is reaped
 //
-// An order that replaces the deadline is carried out in the first state only, and refused in the
-// others. Only in the last state does [Process.Wait] return, and only then may a [LastAction] run.
+// The order of a [Process.Bind] or [Process.Unbind] is carried out while the tree is running, and
+// refused afterwards. Only when the tree is gone does [Process.Wait] return, and only then may a
+// [LastAction] run.
 //
 // # The last action
 //
-// A supervisor may leave a [LastAction] for the case that it is killed, such as to give back what
-// it held, so that nobody waits for that to run out. The guardian runs it through the program's
-// [OrphanHandler] (the orphan is the guardian: its parent is dead), once it knows two things from
-// the kernel. The supervisor is dead: it is no longer the guardian's parent. A supervisor that only
-// sends nothing may be frozen, and counts as alive. The tree is gone: the guardian has no child
-// left. If a process of the tree does not die, if the supervisor is only frozen, or if the guardian
-// died too, the last action does not run.
+// A supervisor may leave a [LastAction] for the case that it is killed. With it the guardian gives
+// back what the supervisor held, such as a lease, and nobody has to wait until the lease runs out.
+// The guardian calls the program's [OrphanHandler] for it when the kernel has told it both:
+//
+//   - The supervisor is dead: it is no longer the guardian's parent. A supervisor that only sends
+//     nothing may be frozen, and counts as alive.
+//   - The tree is gone: the guardian has no child left.
+//
+// So the last action does not run if a process of the tree does not die, if the supervisor is only
+// frozen, or if the guardian died too.
 //
 // # Which file runs where
 //
 //	both processes   plan.go (when to stop and to kill), protocol_linux.go, poll_linux.go,
 //	                 alarm_linux.go, tree_linux.go, terminal_linux.go, lastaction.go (the public
 //	                 types)
-//	supervisor       command.go, supervisor_linux.go, process_linux.go (any goroutine),
-//	                 bind_linux.go (any goroutine), watcher_linux.go (one goroutine a Process)
-//	guardian         guardian_linux.go, lastaction_linux.go (one loop, on a thread that it locks
-//	                 with runtime.LockOSThread)
-//	init             namespace_linux.go: the first process of a PID namespace, see Isolate
+//	supervisor       command.go, supervisor_linux.go, process_linux.go, bind_linux.go: on any
+//	                 goroutine. Each Process has three of its own: sendOrders (process_linux.go),
+//	                 and run and noteSignals of its watcher (watcher_linux.go)
+//	guardian         guardian_linux.go, lastaction_linux.go, namespace_linux.go: one loop, on a
+//	                 thread that it locks with runtime.LockOSThread
+//	init             namespaceInit and mountProc of namespace_linux.go, in the first process of a
+//	                 PID namespace
 //	not on Linux     supervisor_other.go (New returns an error, so nothing is supervised)
 //
 // # Locks
@@ -92,12 +103,19 @@
 //
 // The package cannot kill a process that somebody else started on the command's behalf (a container
 // daemon, cron, systemd-run), one it has no permission to kill (set-user-ID, when we are not root),
-// or one that hangs in the kernel (state D). [Status].Overrun shows the last two. If supervisor and
-// guardian are killed at the same instant, the command dies with its parent (PDEATHSIG), but its
-// own children live on, unless [Supervisor.Isolate] was called, or the command ends them itself on
-// [Command].DeathSignal, for which it must run: a suspended one does not. A guardian without a
-// deadline that is frozen by a cgroup notices its supervisor's death when it is thawed; one that is
-// suspended, within a second. When a whole machine, or a cgroup
-// without Isolate, is frozen and thawed, the command runs on until the guardian has woken: only the
-// fencing token helps.
+// or one that hangs in the kernel (state D). [Status].Overrun shows the last two.
+//
+// If supervisor and guardian are killed at the same instant, the command dies with its parent
+// (PDEATHSIG), but its own children live on, unless [Supervisor.Isolate] was called, or the command
+// ends them itself on [Command].DeathSignal. A suspended command cannot.
+//
+// Without a deadline no instant is known at which a frozen process must wake. A suspended guardian
+// looks for its supervisor every second; one that a cgroup has frozen, when it is thawed. A
+// suspended supervisor sleeps until somebody continues it. If its guardian is killed meanwhile, the
+// command dies with the guardian, and the command's children live until then.
+//
+// A cgroup may freeze supervisor, guardian and command together, and so may a machine that stands
+// still. If they are thawed after the deadline, the command runs until the guardian has got a
+// processor and killed it: only a fence helps. [Supervisor.Isolate] helps where a cgroup does this,
+// not where the machine does.
 package supervise
