@@ -9,8 +9,8 @@ import (
 )
 
 // alarm is a timer of the kernel that sends a signal to this process at an instant on the boot
-// clock, and every alarmInterval after that. A process that is suspended or frozen runs no code, so
-// no timer of its own could do this:
+// clock, and every alarmInterval after that. A frozen process runs no code, so no timer of its own
+// could do this:
 //
 //   - SIGCONT ends a suspension by SIGSTOP. A process that is not suspended takes no notice of it.
 //   - SIGKILL ends the process, also one that a cgroup has frozen: at once in version 2 of cgroups,
@@ -48,8 +48,8 @@ func newAlarm(sig unix.Signal) *alarm {
 	return a
 }
 
-// set makes the alarm go off at that instant, at once if it is over, and at no instant that was set
-// before.
+// set makes the alarm go off at that instant, or at once if the instant is over. It replaces what
+// was set before.
 func (a *alarm) set(at time.Duration) {
 	a.settime(unix.ItimerSpec{
 		Value:    unix.NsecToTimespec(int64(max(at, 1))), // 0 would switch it off
@@ -57,7 +57,7 @@ func (a *alarm) set(at time.Duration) {
 	})
 }
 
-// repeat makes the alarm go off at intervals from now on, and at no instant that was set before.
+// repeat makes the alarm go off at intervals from now on. It replaces what was set before.
 func (a *alarm) repeat(interval time.Duration) {
 	a.settime(unix.ItimerSpec{
 		Value:    unix.NsecToTimespec(int64(boottime.Now() + interval)),

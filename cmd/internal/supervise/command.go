@@ -16,13 +16,14 @@ import (
 // GuardianArg is the first argument of a process that must call [GuardianMain] and nothing else.
 const GuardianArg = "__guardian"
 
-// Errors of Start, for errors.Is. Any other error is a failure of this package.
+// Errors, for errors.Is. All are of [Supervisor.Start], but for ErrEnding. Start has others too,
+// whose text says what is wrong: no such working directory, a negative grace, no guardian.
 var (
 	ErrNotFound      = errors.New("command not found")      // a shell would exit 127
 	ErrNotExecutable = errors.New("command not executable") // a shell would exit 126
 	ErrTooLate       = errors.New("too little time before the deadline")
 
-	// ErrEnding: a [Process.Bind] or [Process.Unbind] came too late and has changed nothing.
+	// ErrEnding: a [Process.Bind] or [Process.Unbind] came too late. The command ends all the same.
 	ErrEnding = errors.New("the command has ended or is being ended")
 
 	// ErrIsolate: this machine lets this process make no PID namespace, or gives it no timer.
@@ -39,8 +40,8 @@ type Command struct {
 	Env  []string // the whole environment; nothing is added, and nil is an empty one
 	Dir  string   // working directory; empty: this process's
 
-	// Stdin, Stdout and Stderr are this process's own where nil. If Stdin is a terminal, the
-	// command becomes its foreground group.
+	// Stdin, Stdout and Stderr are this process's own where nil. If Stdin is our controlling
+	// terminal, and our process group is in its foreground, the command's group takes that place.
 	Stdin, Stdout, Stderr *os.File
 
 	// Deadline is on the boot clock (internal/boottime): by then nothing of the command is left. It
@@ -52,9 +53,9 @@ type Command struct {
 
 	// DeathSignal is what the kernel sends to the command, and to nothing that it started, when the
 	// guardian dies. Default SIGKILL. It matters when supervisor and guardian are killed at one
-	// instant. A server that ends its own processes on another signal, as PostgreSQL does on
-	// SIGQUIT, then takes them along. The kernel forgets it when the command changes its user.
-	// Without effect after [Supervisor.Isolate].
+	// instant, and nobody is left to kill the command's children. PostgreSQL, for one, ends its own
+	// processes on SIGQUIT. The kernel forgets the death signal when the command changes its user.
+	// It is without effect after [Supervisor.Isolate].
 	DeathSignal syscall.Signal
 
 	// KillRemaining is for a command that must leave nothing behind. When it exits, what it has
@@ -78,10 +79,11 @@ const (
 	CauseExited       Cause = "exited"        // it ended by itself, or by a signal that Process.Signal passed on
 	CauseStopped      Cause = "stopped"       // Process.Stop was called, or the supervisor died
 	CauseDeadline     Cause = "deadline"      // the deadline was not extended in time
-	CauseGuardianLost Cause = "guardian-lost" // the guardian was killed or frozen, and the supervisor killed all
+	CauseGuardianLost Cause = "guardian-lost" // the guardian was killed or frozen: the supervisor killed the tree
 )
 
-// Status is how a command ended. Everything it started is gone too.
+// Status is how a command ended. Everything it started is gone too. With CauseGuardianLost the
+// command's exit status may be unknown: then Code is 137 and Killed is true.
 type Status struct {
 	Code    int           // the exit status as a shell shows it: 128+n for signal n
 	Cause   Cause         // the first cause

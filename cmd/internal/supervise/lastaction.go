@@ -18,8 +18,8 @@ type LastAction struct {
 }
 
 // OrphanHandler carries out a [LastAction]. The guardian calls it when its supervisor is dead and
-// nothing of the command is left, never before. The reason: a panic in the handler ends the
-// guardian, and so does the Go runtime when the system refuses it a new thread; a command that
-// still ran would then have no guardian. ctx ends after [LastAction].Limit. What is written to
-// messages goes to the command's standard error, for people.
+// nothing of the command is left, never before: a handler can end the guardian, by a panic or
+// because the system refuses the Go runtime a new thread. A command that still ran would then have
+// no guardian. ctx ends after [LastAction].Limit. What is written to messages goes to the command's
+// standard error, for people.
 type OrphanHandler func(ctx context.Context, payload []byte, messages io.Writer)

@@ -20,7 +20,7 @@ func newTimer() (fd int, err error) {
 	return fd, nil
 }
 
-// setTimer makes the timer fire at that instant, at once if it is over.
+// setTimer makes the timer fire at that instant, or at once if the instant is over.
 func setTimer(fd int, at time.Duration) error {
 	at = max(at, 1) // 0 would switch the timer off
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(at))}

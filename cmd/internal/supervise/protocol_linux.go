@@ -12,6 +12,7 @@ import (
 
 // order goes from the supervisor to the guardian: one JSON object a line, one field set in each.
 // (JSON, because a start order carries a whole environment; the rest is a line every few seconds.)
+// The start order is the first, because only a Process that Start returned can give others.
 type order struct {
 	Start     *startOrder    `json:"start,omitempty"`
 	Deadline  time.Duration  `json:"deadline,omitempty"` // a later deadline, in nanoseconds on the boot clock
@@ -22,7 +23,8 @@ type order struct {
 	LastAction *lastActionOrder `json:"last_action,omitempty"`
 }
 
-// rebindOrder replaces the deadline, also by an earlier one. The guardian answers it.
+// rebindOrder is a call of Bind or Unbind: it replaces the deadline, also by an earlier one. The
+// guardian answers it.
 type rebindOrder struct {
 	ID       uint64        `json:"id"`       // the answer bears it too
 	Deadline time.Duration `json:"deadline"` // NoDeadline: none any more
@@ -125,9 +127,10 @@ func shellCode(w syscall.WaitStatus) int {
 }
 
 // lineReader reads lines from one end of the socket, which must be non-blocking. The guardian's
-// loop and the supervisor's watcher each have one, and read just before they look at the clock. A
-// separate goroutine must not do the reading: while the Go scheduler did not run it, the loop would
-// not know of a new deadline and would kill a command too early.
+// loop has one, and the supervisor's watcher another. Each reads on its own goroutine, on every
+// wake-up. (The guardian looks at the clock before it reads, the watcher after it: see GuardianMain
+// and watcher.run.) A separate goroutine must not do the reading: while the Go scheduler did not
+// run it, the loop would not know of a new deadline and would kill a command too early.
 type lineReader struct {
 	fd     int
 	rest   []byte // the beginning of a line that has not arrived whole

@@ -32,7 +32,8 @@ func openTerminal(fd, group int) (*terminal, bool) {
 }
 
 // giveTo makes group the foreground group, if the supervisor's group is. If another one is, a shell
-// (after bg) has decided so.
+// (after bg) has decided so. This is for fg: at its start the command gets the terminal from the
+// kernel (startOrder.Foreground).
 func (t *terminal) giveTo(group int) { t.moveForeground(t.group, group) }
 
 // takeFrom makes the supervisor's group the foreground group, if group is. If another one is, a

@@ -16,8 +16,8 @@ import (
 type childLister func(pid int) []int
 
 // newChildLister returns childrenOfThreads where the kernel supports it (CONFIG_PROC_CHILDREN), and
-// a snapshot elsewhere. childrenOfThreads is cheaper, but it may miss a child while other children
-// exit. So its callers call it again until wait4 says that no child is left.
+// a snapshot elsewhere. childrenOfThreads is cheaper. But it may miss a child while other children
+// exit, so one look proves nothing: a caller that must meet every process looks again and again.
 func newChildLister() childLister {
 	if _, err := os.Stat("/proc/thread-self/children"); err == nil {
 		return childrenOfThreads
@@ -25,8 +25,8 @@ func newChildLister() childLister {
 	return snapshot()
 }
 
-// childrenOfThreads reads the children of each thread of pid. All threads, because the kernel gives
-// an orphan to any thread of its subreaper.
+// childrenOfThreads reads the children of each thread of pid: the kernel may make any thread of a
+// subreaper the parent of an orphan.
 func childrenOfThreads(pid int) []int {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
 	tasks, _ := os.ReadDir(dir) // an error: it is gone, and its children have another parent
@@ -51,7 +51,7 @@ func snapshot() childLister {
 	return func(pid int) []int { return of[pid] }
 }
 
-// isDead says whether a process is a zombie, or gone.
+// isDead says whether a process runs no more: it is a zombie (state Z or X), or gone.
 func isDead(pid int) bool {
 	p, ok := procfs.Look(pid)
 	return !ok || p.Dead()
@@ -80,9 +80,10 @@ func descendants(root int, children childLister, skip func(pid int) bool) []desc
 
 // signal sends sig to d, unless d's pid now belongs to another process: d's parent may reap d at
 // any time, and the kernel may then give the same pid to a new process. signal opens a pidfd, which
-// always refers to the same process, and then compares the parent: d still has the parent with
-// which it was found, or, if that parent has died, newParent. newParent is the subreaper that
-// inherits the orphans below it: the guardian, or the supervisor once the guardian is lost.
+// always refers to the same process. Then it looks whether that process has d's parent, or
+// newParent, which is the process that gets d if its parent dies: the guardian, or the supervisor
+// when the guardian is lost. (In a PID namespace it is the namespace's first process instead: then
+// signal misses d, and a later look finds it below its new parent.)
 func (d descendant) signal(newParent int, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(d.pid, 0)
 	if errors.Is(err, unix.ESRCH) {
