@@ -8,30 +8,33 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
-// rebindCall is a call of Bind or Unbind whose order is with the guardian. Process.mu guards it,
-// but for id, deadline and answer, which are only read.
+// rebindCall is a call of Bind or Unbind that has given its order. Process.mu guards heldBack and
+// over; the other fields are only read.
 type rebindCall struct {
 	id       uint64
 	deadline time.Duration
 	answer   chan error    // has room for the one answer
-	heldBack time.Duration // the latest deadline that Extend got since then; it counts if the call succeeds
-	over     bool          // the call has returned or will return an error: no answer counts any more
+	heldBack time.Duration // the latest deadline that Extend has got since; counts when the call succeeds
+	over     bool          // the call fails or has failed: no answer counts any more
 }
 
-// Bind replaces the deadline: that of a command that had none, or another one, which may have been
-// later. It returns nil when the guardian has confirmed that it keeps the new deadline, and both it
-// and this process have an alarm for it. From then on nothing of the command is left by the
-// deadline, so the caller may let the command do what needs the right. [Process.Extend] moves the
+// Bind gives the command a new deadline. The command had none before, or another one, also a later
+// one. Bind returns nil when the guardian has confirmed that it keeps the new deadline, and both
+// processes have an alarm for it. This is the promise: nothing of the command outlives the
+// deadline. So the caller may let the command do what needs the right. [Process.Extend] moves the
 // deadline on, as ever.
 //
-// Errors: [ErrTooLate], if no more than the grace or the margin is left, and [ErrEnding], if the
-// command has ended or is being ended; nothing was changed then. If ctx ends first, Bind returns
-// its error, and it is unknown whether the guardian keeps the deadline. The caller must not let the
-// command do what needs the right. The command is then ended by the deadline, which Extend does not
-// move, unless a later Bind or Unbind succeeds. Even if ctx never ends, Bind returns soon after the
-// deadline.
+// Errors:
+//   - [ErrTooLate]: no more than the grace or the margin is left. Nothing was changed.
+//   - [ErrEnding]: the command has ended, or is being ended by a deadline or a Stop. The call does
+//     not save it.
+//   - ctx's: ctx ended before the guardian has confirmed. It is unknown whether the guardian keeps
+//     the deadline, so the caller must not let the command do what needs the right. The supervisor
+//     keeps it, and Extend does not move it: the command is ended by then, unless a later Bind or
+//     Unbind succeeds.
 //
-// Calls of Bind and Unbind wait for each other. If ctx ends during that, nothing was changed.
+// Even if ctx never ends, Bind returns soon after the deadline. Calls of Bind and Unbind wait for
+// each other. If ctx ends during that, nothing was changed.
 func (p *Process) Bind(ctx context.Context, deadline time.Duration) error {
 	return p.rebind(ctx, deadline)
 }
@@ -40,8 +43,8 @@ func (p *Process) Bind(ctx context.Context, deadline time.Duration) error {
 // when the guardian has confirmed that. Call it only when the command needs the right no more.
 //
 // If Unbind fails, the deadline stays. The errors are [ErrEnding] and ctx's, as with
-// [Process.Bind]. After ctx's error Extend does not move the deadline, so the command is ended by
-// it, unless a later Bind or Unbind succeeds.
+// [Process.Bind]. After ctx's error the deadline ends the command: Extend does not move it, unless
+// a later Bind or Unbind succeeds.
 func (p *Process) Unbind(ctx context.Context) error { return p.rebind(ctx, NoDeadline) }
 
 // rebind is Bind and Unbind.
@@ -67,7 +70,7 @@ func (p *Process) rebind(ctx context.Context, deadline time.Duration) error {
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
-	c.over = true // p.unconfirmed stays: see Extend
+	c.over = true // p.unconfirmed stays, so Extend moves no deadline
 	p.mu.Unlock()
 	select {
 	case err := <-c.answer:
@@ -77,8 +80,9 @@ func (p *Process) rebind(ctx context.Context, deadline time.Duration) error {
 	}
 }
 
-// orderRebind gives the order to the guardian. In the supervisor's own plan a new deadline holds at
-// once, but the former one ends only when the guardian has confirmed that there is none any more.
+// orderRebind gives the order to the guardian. After a Bind the supervisor's own plan has the new
+// deadline at once. After an Unbind it has the old one until the guardian has confirmed. (The
+// command's grace and margin say whether there is time enough: the guardian acts by them.)
 func (p *Process) orderRebind(deadline time.Duration) (*rebindCall, error) {
 	now := boottime.Now()
 	p.mu.Lock()
@@ -101,7 +105,8 @@ func (p *Process) orderRebind(deadline time.Duration) (*rebindCall, error) {
 }
 
 // rebindAnswered passes the guardian's answer on to the call that waits for it. The watcher calls
-// it.
+// it, and has set its alarm before. After an answer that does not count, unconfirmed stays: the
+// command is being ended, or the call has failed.
 func (p *Process) rebindAnswered(a rebindAnswer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,7 +114,7 @@ func (p *Process) rebindAnswered(a rebindAnswer) {
 	if c == nil || c.over || c.id != a.ID {
 		return // nobody waits for it any more
 	}
-	// The watcher kills from killAt on, whatever the guardian says.
+	// From killAt on the watcher kills the tree, whatever the guardian keeps.
 	if !a.Held || boottime.Now() >= p.plan.killAt() || !p.plan.rebind(c.deadline) {
 		c.over = true
 		c.answer <- ErrEnding
