@@ -16,7 +16,8 @@ import (
 )
 
 // Process is a command that runs under a guardian. Its methods may be called from any goroutine of
-// the supervisor. Two goroutines of its own work for it: sendOrders and a watcher.
+// the supervisor. Three goroutines of its own work for it: sendOrders, and run and noteSignals of
+// its watcher.
 type Process struct {
 	// Set by Start before it starts the goroutines, then only read.
 	supervisor *Supervisor
@@ -35,9 +36,9 @@ type Process struct {
 
 	rebindTurn chan struct{} // has one place: who puts something in it may rebind
 
-	mu    sync.Mutex
-	plan  plan    // when the supervisor kills the tree itself, if the guardian has not
-	queue []order // to be sent; takeQueue adds the order for a deadline that Extend has moved
+	mu    sync.Mutex // guards all of this group
+	plan  plan       // when the supervisor kills the tree itself, if the guardian has not
+	queue []order    // to be sent; takeQueue adds the order for a deadline that Extend has moved
 	// orderedDeadline is that of the newest order in the queue or sent. The guardian has it when it
 	// has read them all.
 	orderedDeadline time.Duration
@@ -48,7 +49,9 @@ type Process struct {
 	unconfirmed *rebindCall
 	gotTSTP     bool // this process got SIGTSTP, which the watcher has not handled yet
 	gotCONT     bool // the same for SIGCONT
-	eventFD     int  // an eventfd that wakes the watcher; -1 when the watcher has ended
+	// eventFD is an eventfd that wakes the watcher; -1 when the watcher has ended. Start sets it
+	// before it starts the goroutines. Only the watcher changes it, so it reads it without mu.
+	eventFD int
 
 	done   chan struct{} // the watcher closes it when nothing of the command is left
 	status Status        // set by the watcher before it closes done, then only read
@@ -58,19 +61,20 @@ type Process struct {
 // guardian that hangs before it starts the command would hold up Start for ever.
 const startLimit = 10 * time.Second
 
-// Start starts a command under a guardian and returns when the command runs. Errors: [ErrNotFound],
-// [ErrNotExecutable], [ErrTooLate], or what kept us from starting the guardian; nothing is left
-// behind then.
+// Start starts a command under a guardian and returns when the command runs. It gives up soon after
+// the command's deadline, or after startLimit if it has none. Errors: [ErrNotFound],
+// [ErrNotExecutable], [ErrTooLate], [ErrIsolate], and others, which say what is wrong. After an
+// error nothing is left behind.
 func (s *Supervisor) Start(c Command) (*Process, error) {
 	c, path, err := c.resolve(boottime.Now())
 	if err != nil {
 		return nil, err
 	}
-	// The supervisor kills a quarter of the margin after the guardian does (at deadline − margin).
-	// So the guardian kills first, and the supervisor still has most of the margin if it must kill.
+	// The guardian kills at deadline − margin, the supervisor a quarter of the margin later. So the
+	// guardian kills first, and if it does not, the supervisor still has most of the margin.
 	ownPlan := plan{deadline: c.Deadline, margin: c.Margin / 4 * 3}
 	if c.Deadline == NoDeadline {
-		ownPlan.deadline = boottime.Now() + startLimit // until the guardian has reported the start
+		ownPlan.deadline = boottime.Now() + startLimit // endStartLimit takes it away when the command runs
 	}
 	p := &Process{
 		supervisor: s, jobControl: !c.NoJobControl,
@@ -106,7 +110,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	w.alarm.set(p.killAt()) // before the order to start is sent: this process may be suspended at any instruction
 	go p.sendOrders()
 	go w.run()
-	if err := <-p.startResult; err != nil {
+	if err := <-p.startResult; err != nil { // the watcher sends it, at the latest when the plan's deadline has come
 		<-p.done
 		return nil, err
 	}
@@ -114,7 +118,9 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 }
 
 // startGuardian runs this executable again, from /proc/self/exe: the file may have been replaced by
-// an upgrade. It returns the descriptor of our end of the socket. Start calls it.
+// an upgrade. It returns the descriptor of our end of the socket. Start calls it. Where this
+// process may not make a PID namespace, the guardian of an isolated command begins in a user
+// namespace, in which it may.
 func (p *Process) startGuardian(isolate bool, in, out, errs *os.File) (int, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -152,10 +158,12 @@ func (p *Process) startGuardian(isolate bool, in, out, errs *os.File) (int, erro
 // it may be another's.
 func (p *Process) PID() int { return p.pid }
 
-// Extend moves the deadline on. An earlier one than before changes nothing, and none revives a
-// command that is being stopped or killed already, or gives a deadline to one that has none. While
-// a [Process.Bind] is under way, or after it has failed by its ctx, a new deadline counts only when
-// Bind succeeds. Never blocks.
+// Extend moves the deadline on. An earlier deadline than before changes nothing. No deadline saves
+// a command that is being stopped or killed. A command without a deadline gets none: [Process.Bind]
+// gives it one. Never blocks.
+//
+// While a Bind or Unbind is under way, a deadline counts only when that call succeeds. After one
+// that failed, no deadline counts until another Bind or Unbind succeeds.
 func (p *Process) Extend(deadline time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,8 +188,8 @@ func (p *Process) Stop(grace time.Duration) {
 	grace = max(grace, 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// The guardian sends the signals. In the supervisor's own plan the grace begins a second later,
-	// so that the supervisor kills the tree only if the guardian has not done so.
+	// The guardian sends the signals. In the supervisor's own plan the grace ends a second later:
+	// the supervisor kills the tree only if the guardian has not. From here on Bind fails.
 	p.plan.endBy(boottime.Now() + time.Second + grace)
 	p.queue = append(p.queue, order{StopGrace: &grace})
 	p.wakeLocked()
@@ -235,8 +243,9 @@ func (p *Process) sendOrders() {
 	}
 }
 
-// takeQueue returns what is to be sent, and empties the queue. If the deadline has moved, an order
-// with it comes last.
+// takeQueue returns what is to be sent, and empties the queue. If Extend has moved the deadline, an
+// order with the new one comes last. There is none after an order of Unbind: no deadline is later
+// than its NoDeadline.
 func (p *Process) takeQueue() []order {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,7 +258,8 @@ func (p *Process) takeQueue() []order {
 	return orders
 }
 
-// killAt returns when this process must kill the tree, if the guardian has not done so.
+// killAt returns when this process must kill the tree, if the guardian has not. Once that instant
+// has come, no Extend, Bind or Unbind moves it: they look at the clock.
 func (p *Process) killAt() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
