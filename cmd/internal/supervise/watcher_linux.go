@@ -43,7 +43,7 @@ func (w *watcher) run() {
 		signal.Notify(signals, unix.SIGTSTP, unix.SIGCONT)
 	}
 	go w.noteSignals(signals)
-	for late := false; !late && w.goneReport == nil && w.startErr == nil && !w.reportReader.closed; {
+	for !w.ended() {
 		_ = setTimer(w.timer, w.killAt())
 		w.alarm.set(w.killAt())
 		poll(-1, w.timer, w.eventFD, w.reportReader.fd)
@@ -55,13 +55,19 @@ func (w *watcher) run() {
 			w.resume()
 		}
 		w.readReports()
-		if late = w.goneReport == nil && boottime.Now() >= w.killAt(); late {
+		if w.goneReport == nil && boottime.Now() >= w.killAt() {
 			w.killForGuardian()
+			break
 		}
 	}
 	signal.Stop(signals)
 	close(signals)
 	w.finish()
+}
+
+// ended says whether the guardian will report nothing more that counts.
+func (w *watcher) ended() bool {
+	return w.goneReport != nil || w.startErr != nil || w.reportReader.closed
 }
 
 // lateReportLimit is how long a late guardian that still runs may take to report the command's end.
