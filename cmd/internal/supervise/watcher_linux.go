@@ -18,10 +18,8 @@ import (
 // fails, it kills the command's tree itself. It runs in the supervisor, on one goroutine: all its
 // methods run there, except noteSignals.
 //
-// Its own fields belong to that goroutine alone. The mutex w.mu is the Process's. It guards what
-// the watcher shares with other goroutines: plan, queue, gotTSTP, gotCONT, and eventFD, which only
-// the watcher changes and therefore reads without the mutex. The watcher sets pid once, in handle,
-// and status once, in finish. Others read pid only after startResult, and status only after done.
+// Its own fields belong to that goroutine alone. What it shares with other goroutines is in the
+// Process, and w.mu is the Process's mutex.
 type watcher struct {
 	*Process
 	timer        int    // descriptor of a timer on the boot clock
@@ -33,9 +31,9 @@ type watcher struct {
 	passedTSTP bool        // a SIGTSTP was passed on: if the command is suspended next, that is why
 }
 
-// run is the watcher's goroutine; Start starts it. On every wake-up it first reads the reports and
-// only then looks at the clock, as the guardian does. So after a freeze of this process it reads
-// the guardian's last report before it can take the guardian for late.
+// run is the watcher's goroutine; Start starts it. On every wake-up it first reads the reports, and
+// only then looks at the clock. So after a freeze of this process it first learns that the guardian
+// has ended the tree in time, and does not take the guardian for late.
 func (w *watcher) run() {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	signals := make(chan os.Signal, 2)
@@ -51,7 +49,8 @@ func (w *watcher) run() {
 			w.passedTSTP = true
 			w.Signal(unix.SIGTSTP)
 		}
-		if w.takeSignal(&w.gotCONT) && boottime.Now() < w.killAt() { // later it is the alarm's
+		// From killAt on SIGCONT comes from the alarm, and the command must not be continued.
+		if w.takeSignal(&w.gotCONT) && boottime.Now() < w.killAt() {
 			w.resume()
 		}
 		w.readReports()
@@ -76,9 +75,10 @@ func (w *watcher) ended() bool {
 const lateReportLimit = 5 * time.Second
 
 // killForGuardian kills everything below a guardian that did not do so in time. It does not kill
-// the guardian. A guardian that is only late, as after a freeze of the whole machine, can still
-// report the command's true status. killForGuardian returns when the guardian has reported, is dead
-// or frozen, or has taken longer than lateReportLimit. finish then kills the guardian.
+// the guardian: one that is only late, as after a freeze of the whole machine, can still report the
+// command's true status. killForGuardian waits for that report, and kills meanwhile. It waits no
+// longer when the guardian is dead or suspended (state T or t), or lateReportLimit is over; one
+// that a cgroup has frozen has that long. Afterwards finish kills the guardian.
 func (w *watcher) killForGuardian() {
 	guardian := w.guardian.Process.Pid
 	for since := boottime.Now(); w.goneReport == nil && !w.reportReader.closed; sleepMillisecond() {
@@ -114,8 +114,9 @@ func (w *watcher) takeSignal(got *bool) bool {
 	return was
 }
 
-// readReports handles what the guardian has sent. While this process is suspended it does not
-// return: see suspend.
+// readReports handles what the guardian has sent. A report that the command is suspended may
+// suspend this process, in the midst of the reports: see suspend. Those that came with it are
+// handled when somebody has continued this process.
 func (w *watcher) readReports() {
 	for _, line := range w.reportReader.read() {
 		w.handle(line)
@@ -126,7 +127,7 @@ func (w *watcher) readReports() {
 func (w *watcher) handle(line []byte) {
 	var r report
 	if json.Unmarshal(line, &r) != nil {
-		return // if the guardian has a fault, its socket ends, or it is late: run sees both
+		return // a fault in the guardian: its socket will end, or it will be late, and run sees both
 	}
 	switch {
 	case r.Started != 0:
@@ -146,7 +147,8 @@ func (w *watcher) handle(line []byte) {
 	}
 }
 
-// endStartLimit takes the deadline of the start away from a command that has none of its own.
+// endStartLimit takes startLimit away from a command that has no deadline of its own. (Nobody has
+// called Bind yet: Start has not returned.)
 func (w *watcher) endStartLimit() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,16 +165,16 @@ func (w *watcher) finish() {
 	case w.goneReport != nil:
 		r := w.goneReport
 		w.status = Status{Code: shellCode(r.WaitStatus), Cause: r.Cause, Killed: r.CommandKilled, Overrun: r.Overrun}
-	default:
+	default: // the guardian is lost: its socket has ended, or the tree had to be killed for it
 		wait, reaped := w.supervisor.killLostTree(w.guardian.Process.Pid, w.pid)
 		w.status = Status{Code: 128 + int(unix.SIGKILL), Cause: CauseGuardianLost, Killed: true, Overrun: w.overrun()}
 		if reaped {
 			w.status.Code, w.status.Killed = shellCode(wait), wait.Signaled() && wait.Signal() == syscall.SIGKILL
 		}
 	}
-	// The guardian has nothing left to do. If it is frozen, Wait would not return without Kill.
-	// Both fail if Reap's goroutine has reaped a lost guardian: see killLostTree. The exit status
-	// says nothing.
+	// The guardian has nothing left to do. Without Kill, Wait would not return while the guardian
+	// is frozen. If the goroutine of Reap has reaped a lost guardian already (see killLostTree),
+	// Kill and Wait fail, and that is no harm.
 	_ = w.guardian.Process.Kill()
 	_ = w.guardian.Wait()
 	w.socket.Close()
@@ -184,7 +186,7 @@ func (w *watcher) finish() {
 	w.mu.Unlock()
 	if w.terminal != nil && w.pid != 0 {
 		w.terminal.takeFrom(w.pid)
-		if w.status.Code > 128 {
+		if w.status.Code > 128 { // a command that was killed left the terminal as it was at that moment
 			w.terminal.restore()
 		}
 	}
@@ -202,9 +204,9 @@ func (w *watcher) finish() {
 // suspends itself too, or the shell would never get control. When somebody has continued this
 // process (fg, bg), suspend continues the command and returns.
 //
-// It runs on the watcher's goroutine, inside readReports. While this process is suspended, only the
-// guardian keeps the deadline. Otherwise suspend returns at once when the watcher must kill the
-// tree itself.
+// It runs on the watcher's goroutine, inside readReports. If the instant comes at which the watcher
+// must kill the tree, the alarm ends the suspension, and suspend returns without continuing the
+// command. It may then have taken the terminal already: finish does so anyway.
 func (w *watcher) suspend() {
 	if w.terminal == nil && !w.passedTSTP {
 		return // suspended by hand, with kill -STOP: no shell waits for this process
@@ -216,25 +218,26 @@ func (w *watcher) suspend() {
 	if w.terminal != nil {
 		w.terminal.takeFrom(w.pid)
 	}
-	if !inOrphanedGroup() {
-		if w.terminal != nil { // otherwise our whole group has had the ^Z, and run has passed it on
+	if !inOrphanedGroup() { // in an orphaned group ^Z has no effect: nobody could continue this process
+		// Without the terminal we are in the foreground ourselves: all of our group got the ^Z, and
+		// run passed it on. With it, ^Z went to the command's group alone.
+		if w.terminal != nil {
 			// Suspend the others of our group as ^Z would: a script that started us, the rest of a
-			// pipeline. This process gets the signal too. awaitSignal drops it, because run would
-			// otherwise pass it on and suspend the command again after fg.
+			// pipeline. This process gets the signal too. awaitSignal drops it: run would pass it
+			// on after fg, and suspend the command again.
 			_ = unix.Kill(0, unix.SIGTSTP)
 			if w.awaitSignal(&w.gotTSTP) {
 				return
 			}
 		}
-		// The deadline may have moved since the loop armed the alarm. An alarm for the old one
-		// would wake this process too early, and the command would be continued as by fg.
+		// The deadline may have moved on since run set the alarm. The old alarm would continue this
+		// process too early, and the command with it, as by fg.
 		w.alarm.set(w.killAt())
 		// SIGSTOP goes to this thread, so it takes effect before the next statement. A signal to
 		// the process may go to another thread, and this one might continue the command first.
 		_ = unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
-		// Somebody has continued this process with SIGCONT. awaitSignal drops that signal.
-		// Otherwise run would find gotCONT set after the next ^Z, and would continue the command
-		// while this process is suspended.
+		// Somebody has continued this process with SIGCONT. awaitSignal drops that signal: run
+		// would take it for a second one, and continue a command that the next ^Z has suspended.
 		if w.awaitSignal(&w.gotCONT) {
 			return
 		}
@@ -243,8 +246,8 @@ func (w *watcher) suspend() {
 }
 
 // awaitSignal waits until noteSignals has noted a signal that was sent already, and drops it. It
-// waits a second at most: process 1 of a container cannot be suspended, so no SIGCONT comes. Late:
-// the watcher must kill the tree now, if the guardian has not done so.
+// waits a second at most: process 1 of a container cannot be suspended, so no SIGCONT comes. It
+// returns late if the watcher must kill the tree now.
 func (w *watcher) awaitSignal(got *bool) (late bool) {
 	for range 1000 {
 		if boottime.Now() >= w.killAt() {
