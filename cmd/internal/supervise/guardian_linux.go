@@ -19,9 +19,12 @@ import (
 const ordersFD = 3
 
 // guardian is the state of a guardian process. Only the loop of GuardianMain uses it, on one locked
-// thread, so it has no mutex. (The goroutine that newGuardian starts only writes to childEvent.)
-// After every wake-up the loop first looks at the clock and then takes in all that has happened. So
-// a deadline that was extended while the guardian was frozen counts, wherever in the loop that was.
+// thread, so it has no mutex. (The goroutine that newGuardian starts only writes to childEvent. The
+// one that runs the last action reads lastAction, which the loop changes no more by then.)
+//
+// After every wake-up the loop looks at the clock FIRST, then reads the orders, and then acts by
+// that reading of the clock. So wherever in the loop the guardian was frozen: what was sent before
+// the clock was read is read too, and no tree is killed for a deadline that had moved by then.
 type guardian struct {
 	orderReader lineReader // closed: the supervisor is dead, or will never send anything again
 	timer       int        // descriptor of a timer on the boot clock
@@ -40,8 +43,9 @@ type guardian struct {
 
 	// What has happened to the command and the tree, in the usual order.
 	cause Cause // the first one; it stays
-	// commandExited: the command is a zombie. The guardian reaps it last: a zombie keeps its
-	// process ID, so the kernel gives the number of the command's group to no other group.
+	// commandExited: the command is a zombie. It is reaped after our other children, but for init:
+	// see reapCommandLast. A zombie keeps its process ID, so until then the kernel gives the number
+	// of the command's group to no other group, and signalGroup can use it.
 	commandExited    bool
 	remainingHandled bool               // stopRemaining was called
 	killRounds       int                // how often killRound was called
@@ -74,7 +78,9 @@ func GuardianMain(handler OrphanHandler) {
 		g.sleep()
 		now := boottime.Now()
 		orders := g.readOrders()
-		for _, answer := range g.takeDeadlines(orders) { // first: no other order is then taken for a late one
+		// Before the other orders, which obey drops when the deadline is too near: one of these may
+		// move it.
+		for _, answer := range g.takeDeadlines(orders) {
 			g.report(answer)
 		}
 		for _, o := range orders {
@@ -158,7 +164,7 @@ func openFDs() []int {
 func (g *guardian) sleep() {
 	timeout := -1
 	switch {
-	case g.goneReported:
+	case g.goneReported: // afterGone waits; without a deadline, for as long as the supervisor lives
 		_ = setTimer(g.timer, g.plan.deadline)
 	case g.killRounds > 100: // a process hangs in the kernel, or we may not kill it: do not spin
 		timeout = 20
@@ -178,13 +184,15 @@ func (g *guardian) sleep() {
 // idleWake is how long a guardian without a deadline may stay suspended.
 const idleWake = time.Second
 
-// setAlarms sets the alarms for the present plan. With a namespace the kernel kills this process
-// shortly before the deadline, and the tree with it, if nobody has killed the tree by then.
-// Without one killAlarm is never armed: the command would end with this process, but what the
-// command started would not, and nobody would be left to kill it.
+// setAlarms sets the alarms for the present plan.
 //
-// While there is no deadline, the alarm goes off every idleWake. A guardian that was suspended then
-// finds soon that its supervisor has died, or has given it a deadline.
+// While there is no deadline, alarm goes off every idleWake. So a guardian that was suspended soon
+// finds that its supervisor has died, or has given it a deadline.
+//
+// killAlarm goes off shortly before the deadline, unless the tree was killed before. The kernel
+// then kills this process, and the namespace with it. A command without a namespace has no
+// killAlarm: the guardian's death would end the command alone, and nobody would be left to kill its
+// children.
 func (g *guardian) setAlarms() {
 	if g.plan.unbound() {
 		g.alarm.repeat(idleWake)
@@ -218,9 +226,12 @@ func (g *guardian) report(r report) {
 }
 
 // takeDeadlines carries out those orders that move or replace the deadline or replace the last
-// action, and returns the answers to them. They count however late the guardian reads them: it may
-// have been frozen, and its supervisor gives none when it is too late. The alarms are set when
-// takeDeadlines returns: this process may be suspended as soon as its answer is sent.
+// action, and returns the answers to rebind orders. All of them count however late the guardian
+// reads them: the supervisor gave them in time. (Before the start order there are none: the plan is
+// empty, and start makes it.)
+//
+// If it has replaced the deadline, takeDeadlines sets the alarms: this process may be suspended as
+// soon as its answer is sent. A deadline that was only moved on can wait until sleep sets them.
 func (g *guardian) takeDeadlines(orders []order) (answers []report) {
 	rebound := false
 	for _, o := range orders {
@@ -240,9 +251,10 @@ func (g *guardian) takeDeadlines(orders []order) (answers []report) {
 	return answers
 }
 
-// obey carries out an order that was read after now, unless takeDeadlines has done so.
+// obey carries out an order to start, signal or stop. The others are takeDeadlines'. The order was
+// read after now.
 func (g *guardian) obey(o order, now time.Duration) {
-	if g.pid == 0 {
+	if g.pid == 0 { // the first order is that to start, and no other comes before its report
 		if o.Start != nil {
 			g.start(*o.Start)
 		}
@@ -339,7 +351,7 @@ func releaseFiles() {
 }
 
 // observe looks at what has happened to the children since the last wake-up: whether the command
-// has exited or is suspended. It also reaps dead orphans.
+// has exited or is suspended. It also reaps dead orphans; the command is left to reapTree.
 func (g *guardian) observe() {
 	if !g.commandExited {
 		g.commandExited = g.commandChanged(unix.WEXITED | unix.WNOWAIT) // WNOWAIT: seen, but not reaped
@@ -360,8 +372,8 @@ func (g *guardian) commandChanged(options int) bool {
 	return err == nil && info.Signo != 0
 }
 
-// reapOrphans reaps the dead among our children, but for the command and the first process of its
-// namespace, and returns how many live.
+// reapOrphans reaps the dead among our children, but for the command and init, and returns how many
+// live.
 func (g *guardian) reapOrphans() int {
 	living := 0
 	for _, child := range newChildLister()(os.Getpid()) {
@@ -377,13 +389,13 @@ func (g *guardian) reapOrphans() int {
 
 // act does what is due at now.
 func (g *guardian) act(now time.Duration) {
-	// This comes before reapTree. When this guardian is late, the supervisor may have killed the
-	// command already, and the cause of that end is the deadline too. Whether to kill is asked
-	// again below, because stop may have moved killAt to an earlier instant meanwhile.
+	// This comes before reapTree: if this guardian is late, the supervisor may have killed the
+	// command already, and the cause of that end is the deadline too.
 	if now >= g.plan.killAt() {
 		g.setCause(CauseDeadline)
-		// From here on nothing gets the stop signal, which comes with SIGCONT: a suspended command
-		// would act until SIGKILL reaches it.
+		// From killing on nobody gets a stop signal: the SIGCONT that goes with it would let a
+		// suspended command act until SIGKILL reaches it. After endBy neither stop nor
+		// stopRemaining sends any.
 		g.plan.endBy(now)
 	}
 	if g.reapTree() {
@@ -394,15 +406,16 @@ func (g *guardian) act(now time.Duration) {
 	if g.commandExited && !g.remainingHandled && now < g.plan.killAt() {
 		g.stopRemaining(now)
 	}
-	// The next two conditions may hold on every later wake-up too. Repeating stop is harmless: only
-	// the first call sends signals, and a later one never lengthens the grace.
+	// Once true, the next two conditions stay true. stop is called again on every wake-up then.
+	// That is harmless: only the first call sends signals, and a later one never lengthens the
+	// grace.
 	if g.orderReader.closed {
 		g.stop(CauseStopped, g.command.Grace)
 	}
 	if now >= g.plan.stopAt() {
 		g.stop(CauseDeadline, g.command.Grace)
 	}
-	if now >= g.plan.killAt() {
+	if now >= g.plan.killAt() { // asked again: KillRemaining may have moved killAt to now
 		g.killRound()
 	}
 }
@@ -426,7 +439,7 @@ func (g *guardian) stop(cause Cause, grace time.Duration) {
 
 // stopRemaining sends the stop signal to the processes that an exited command has left behind. They
 // must end too: when the command has ended, the supervisor's caller wants to give up its right.
-// With KillRemaining they are to be killed at now.
+// With KillRemaining it sends no signal, and act kills them at once.
 func (g *guardian) stopRemaining(now time.Duration) {
 	g.remainingHandled = true
 	g.setCause(CauseExited)
@@ -462,8 +475,9 @@ func (g *guardian) signalDescendants(sig unix.Signal) {
 func (g *guardian) killRound() {
 	g.killRounds++
 	g.signalGroup(unix.SIGKILL) // the kernel kills a group as a whole: a fork in it cannot escape
-	// With init the kernel kills all of a namespace. Then nobody need kill this process, which
-	// waits for the last to end and reports the true status.
+	// When init is killed, the kernel kills all of its namespace. So killAlarm is needed no more.
+	// It would kill this process, which now waits for the last to end, and then reports the true
+	// status.
 	if g.namespace != nil && unix.Kill(g.namespace.init, unix.SIGKILL) == nil {
 		g.killAlarm.off()
 	}
@@ -471,9 +485,9 @@ func (g *guardian) killRound() {
 }
 
 // reapTree reaps what is dead of the tree, and returns whether nothing of the tree is left. Every
-// process of the tree is our child or below a child of ours, because orphans become our children.
-// So when wait4 says that we have no child, nothing is left. A look into /proc is not so certain:
-// it can miss a process.
+// process of the tree is our child or below a child of ours, because orphans become our children,
+// or init's, which is our child. So when wait4 says that we have no child, nothing is left. A look
+// into /proc is not so certain: it can miss a process.
 func (g *guardian) reapTree() bool {
 	if !g.reapCommandLast() {
 		return false
@@ -489,8 +503,10 @@ func (g *guardian) reapTree() bool {
 	}
 }
 
-// reapCommandLast reaps the command, once it has exited and no other child is found alive. It
-// returns whether the command is reaped.
+// reapCommandLast reaps the command, once it has exited and no child but init is found alive. It
+// returns whether the command is reaped. It cannot wait for init: init is in the command's
+// namespace, and the kernel lets it end only when every other process there was reaped. (What still
+// runs there then gets no signal of signalGroup, but those of signalDescendants, and init's end.)
 func (g *guardian) reapCommandLast() bool {
 	if g.reaped {
 		return true
@@ -519,12 +535,14 @@ func (g *guardian) reportGone() {
 	g.goneReported = true
 }
 
-// afterGone decides, once nothing of the tree is left, whether the guardian exits now or still
-// waits for its supervisor to die. Usually the supervisor lives and kills the guardian soon. If it
-// is dying, its socket closes within moments; if it is frozen, it may yet die. Once the supervisor
-// is dead, afterGone runs the last action, and the guardian exits. The guardian exits without it if
-// the socket is closed but the supervisor lives, or at the deadline, because what the supervisor
-// held has run out by then. If there is no last action, the guardian exits at once.
+// afterGone decides, once nothing of the tree is left, what becomes of the guardian:
+//
+//   - There is no last action: it exits.
+//   - The socket is closed, and the supervisor is dead: it runs the last action, and exits.
+//   - The socket is closed, but the supervisor lives: it exits.
+//   - The deadline has come, so what the supervisor held has run out: it exits.
+//   - Else it waits. Usually the supervisor lives, and kills the guardian soon. A frozen supervisor
+//     may yet die; and the socket of a dying one closes within moments.
 func (g *guardian) afterGone(now time.Duration) {
 	switch {
 	case !g.lastAction.wanted():

@@ -9,8 +9,9 @@ import (
 )
 
 // lastActionRunner is what a guardian needs to run its supervisor's [LastAction]. GuardianMain sets
-// handler; begin sets action and stderr, and a later order replaces action. Only the guardian's
-// loop uses it.
+// handler; begin sets action and stderr; an order, which can come only after begin, replaces
+// action. The guardian's loop uses it, and then the handler's goroutine, beside which the loop
+// changes nothing.
 type lastActionRunner struct {
 	handler OrphanHandler // nil: the program has none
 	action  *LastAction   // nil: there is nothing to do
@@ -18,9 +19,9 @@ type lastActionRunner struct {
 }
 
 // begin notes the last action of a command that has just started. It is called before the guardian
-// gives up its own standard error. A command without a deadline may be given its last action later.
-// Any other one without a last action gets none of the handler's messages: the guardian must not
-// keep a pipe open for nothing.
+// gives up its own standard error. It keeps a copy of that for the handler's messages, if there is
+// a last action, or if the command has no deadline: then one may come later. Otherwise it keeps
+// none, since the guardian must not keep a pipe open for nothing.
 func (l *lastActionRunner) begin(c startOrder) {
 	l.action, l.stderr = c.LastAction, &stderrCopy{fd: -1}
 	if l.handler != nil && (c.LastAction != nil || c.Deadline == NoDeadline) {
@@ -65,9 +66,9 @@ type stderrCopy struct {
 }
 
 // stderrLimit is how long the guardian keeps the command's standard error open after the last
-// action has begun, if it is a pipe or a socket. Nothing need close it earlier. While the
-// supervisor lives, frozen or not, it has the pipe open itself, so a reader waits for it anyway.
-// The last action begins as soon as the supervisor is dead and nothing of the command is left.
+// action has begun, if it is a pipe or a socket: somebody may wait until the last writer has closed
+// it. It need not be closed before. Until the supervisor is dead, that has the pipe open itself.
+// Once it is dead and nothing of the command is left, the last action begins.
 const stderrLimit = time.Second
 
 func newStderrCopy(fd int) *stderrCopy {

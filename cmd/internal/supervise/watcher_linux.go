@@ -219,8 +219,8 @@ func (w *watcher) suspend() {
 		w.terminal.takeFrom(w.pid)
 	}
 	if !inOrphanedGroup() { // in an orphaned group ^Z has no effect: nobody could continue this process
-		// Without the terminal we are in the foreground ourselves: all of our group got the ^Z, and
-		// run passed it on. With it, ^Z went to the command's group alone.
+		// A command without the terminal was suspended because ^Z went to our own group, and run
+		// passed it on. If the command has the terminal, ^Z went to the command's group alone.
 		if w.terminal != nil {
 			// Suspend the others of our group as ^Z would: a script that started us, the rest of a
 			// pipeline. This process gets the signal too. awaitSignal drops it: run would pass it
