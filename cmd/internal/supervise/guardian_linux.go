@@ -191,8 +191,8 @@ const idleWake = time.Second
 //
 // killAlarm goes off shortly before the deadline, unless the tree was killed before. The kernel
 // then kills this process, and the namespace with it. A command without a namespace has no
-// killAlarm: the guardian's death would end the command alone, and nobody would be left to kill its
-// children.
+// killAlarm: the guardian's death would end the command alone, and a frozen supervisor could not
+// kill the command's children.
 func (g *guardian) setAlarms() {
 	if g.plan.unbound() {
 		g.alarm.repeat(idleWake)

@@ -22,8 +22,8 @@ import (
 // command outlives the guardian. Orphans in the namespace become init's children, and init reaps
 // them; no process can leave the namespace. When the guardian has reaped init, nothing is left.
 type namespace struct {
-	init int      // init's process ID, as the guardian sees it
-	told *os.File // a pipe to init: see endWhenEmpty
+	init   int      // init's process ID, as the guardian sees it
+	toInit *os.File // a pipe to init, open until the guardian dies or abandons the namespace
 }
 
 // namespaceInitArg is the second argument of a process that is to be init, after [GuardianArg].
@@ -31,45 +31,48 @@ const namespaceInitArg = "init"
 
 // Where init finds its ends of two pipes.
 const (
-	initToldFD  = 3 // to read: a byte says that the command has exited; the end, that the guardian is dead
-	initReadyFD = 4 // to write: nothing but the end if the namespace is ready, else what is wrong
+	// To read. One byte says that the command has exited. The pipe's end says that the guardian is
+	// dead, or has abandoned the namespace.
+	initGuardianFD = 3
+	// To write. Init closes it when the namespace is ready; before that it writes what is wrong.
+	initReadyFD = 4
 )
 
 // newNamespace starts init and returns when the namespace is ready. The caller is locked to a
-// thread that lives as long as this process: the kernel sends PDEATHSIG when the thread ends that
-// forked.
+// thread that lives as long as this process (GuardianMain sees to that): the kernel sends PDEATHSIG
+// when the thread ends that forked.
 func newNamespace() (*namespace, error) {
-	toldRead, told, err := os.Pipe()
+	fromGuardian, toInit, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer toldRead.Close()
+	defer fromGuardian.Close()
 	ready, readyWrite, err := os.Pipe()
 	if err != nil {
-		told.Close()
+		toInit.Close()
 		return nil, err
 	}
 	defer ready.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		told.Close()
+		toInit.Close()
 		readyWrite.Close()
 		return nil, err
 	}
 	defer null.Close()
 	args := []string{"primacy", GuardianArg, namespaceInitArg}
 	pid, err := syscall.ForkExec("/proc/self/exe", args, &syscall.ProcAttr{
-		Dir: "/", Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), toldRead.Fd(), readyWrite.Fd()},
+		Dir: "/", Files: []uintptr{null.Fd(), null.Fd(), null.Fd(), fromGuardian.Fd(), readyWrite.Fd()},
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setpgid: true, Pdeathsig: syscall.SIGKILL,
 		},
 	})
 	readyWrite.Close()
 	if err != nil {
-		told.Close()
+		toInit.Close()
 		return nil, err
 	}
-	n := &namespace{init: pid, told: told}
+	n := &namespace{init: pid, toInit: toInit}
 	if wrong, _ := io.ReadAll(ready); len(wrong) > 0 {
 		n.abandon()
 		return nil, errors.New(string(wrong))
@@ -79,22 +82,23 @@ func newNamespace() (*namespace, error) {
 
 // abandon ends a namespace in which no command was started.
 func (n *namespace) abandon() {
-	n.told.Close()
+	n.toInit.Close()
 	_ = unix.Kill(n.init, unix.SIGKILL)
 	_, _ = unix.Wait4(n.init, nil, unix.WALL, nil)
 }
 
 // endWhenEmpty makes init end as soon as it has no child left. The caller has seen that the command
 // has exited: whatever the command left behind in the namespace is below init now.
-func (n *namespace) endWhenEmpty() { _, _ = n.told.Write([]byte{1}) }
+func (n *namespace) endWhenEmpty() { _, _ = n.toInit.Write([]byte{1}) }
 
 // forkExec starts a program in the namespace, as a child of this process. A thread enters the
 // namespace for that and then ends: this process itself stays outside, and sees the process IDs
 // and the /proc of its own namespace.
 func (n *namespace) forkExec(path string, args []string, attr *syscall.ProcAttr) (pid int, err error) {
-	// The parent of the program is outside its namespace, so its getppid says 0. The Go runtime
-	// would take that for a parent that has died, and would let PDEATHSIG kill the program at once.
-	// Init has PDEATHSIG, and the program ends with init.
+	// Without PDEATHSIG: the program ends with init, which has it. And with it Go's ForkExec would
+	// kill the program at once. In the new process ForkExec compares getppid with its own process
+	// ID, to see whether the parent has died meanwhile. Here getppid says 0, because the parent is
+	// outside the namespace.
 	attr.Sys.Pdeathsig = 0
 	if attr.Dir == "" { // a thread that enters a mount namespace is moved to its root
 		if attr.Dir, err = os.Getwd(); err != nil {
@@ -162,11 +166,11 @@ func namespaceInit() {
 	commandExited := make(chan struct{})
 	go func() {
 		var b [1]byte
-		if n, _ := unix.Read(initToldFD, b[:]); n == 1 {
+		if n, _ := unix.Read(initGuardianFD, b[:]); n == 1 {
 			close(commandExited)
-			_, _ = unix.Read(initToldFD, b[:])
+			_, _ = unix.Read(initGuardianFD, b[:])
 		}
-		os.Exit(1) // the guardian is dead: it died too early for PDEATHSIG if this process still runs
+		os.Exit(1) // the guardian is dead; if it died before PDEATHSIG was set, only this ends us
 	}()
 	children := make(chan os.Signal, 1) // one is enough: it says "look", not how often
 	signal.Notify(children, unix.SIGCHLD)
