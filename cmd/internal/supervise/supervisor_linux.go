@@ -26,8 +26,9 @@ type Supervisor struct {
 	// isolate: commands run in PID namespaces. Set by Isolate, then only read.
 	isolate bool
 
-	// mu is held while a child is started and until it is in spared. So killLostTree never takes a
-	// new child for an orphan of the lost guardian.
+	// mu guards spared and commands. StartOther holds it from before the start of a child until the
+	// child is in spared. So killLostTree never takes a new child for an orphan of the lost
+	// guardian.
 	mu sync.Mutex
 	// spared are the children that killLostTree does not kill, by process ID: those from
 	// StartOther, and those that were there at New.
@@ -39,8 +40,9 @@ type Supervisor struct {
 
 // child is a child of this process.
 type child struct {
-	start        string // its start time: with the process ID, it names one process for all time
-	byStartOther bool   // its exec.Cmd reaps it; otherwise reapDead does
+	start string // its start time: with the process ID, it names one process for all time
+	// byStartOther: its exec.Cmd reaps it. Otherwise reapDead does, if the program has called Reap.
+	byStartOther bool
 }
 
 // New makes this process a child subreaper, so that the processes below a lost guardian fall to it,
@@ -70,8 +72,9 @@ func Signals() []os.Signal {
 	}
 }
 
-// StartOther starts a child that is no part of a supervised command. When a guardian is lost, every
-// child of this process that was not started here is taken for one of its orphans and killed.
+// StartOther starts a child that is no part of a supervised command: a guardian, or a process that
+// the program needs besides. When a guardian is lost, every child of this process that was not
+// started here is taken for an orphan of the lost guardian, and killed.
 func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,10 +91,12 @@ func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 // processes have other numbers than outside, and /proc shows those of the namespace only.
 //
 // It runs this program once in a namespace, and returns an error that wraps [ErrIsolate] if the
-// machine lets this process make none. Call it before the first Start.
+// machine lets this process make none. After an error every Start fails too. Call it before the
+// first Start.
 func (s *Supervisor) Isolate() error {
 	s.isolate = true
 	p, err := s.Start(Command{
+		// GuardianMain exits at once on this argument.
 		Args: []string{"/proc/self/exe", GuardianArg, checkIsolateArg}, NoJobControl: true,
 		Deadline: boottime.Now() + checkLimit, Grace: time.Second,
 	})
@@ -145,20 +150,21 @@ func (s *Supervisor) commandGone(pid int) {
 // them lives. If it reaped the command itself, it returns the command's status. The watcher of that
 // guardian calls it, in finish.
 //
-// It does not reap the guardian: finish does, by the guardian's exec.Cmd. But the guardian is no
-// longer in spared, so the goroutine of Reap may reap it first. Kill and Wait in finish then fail,
-// and finish ignores both errors.
+// It does not reap the guardian. finish does, unless the goroutine of Reap comes first: from here
+// on the guardian is not in spared.
 func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatus, reaped bool) {
 	s.mu.Lock()
 	delete(s.spared, guardian)
 	s.mu.Unlock()
 	self := os.Getpid()
-	// It ends after two rounds in a row that find nothing. One round is not enough. A guardian may
-	// die during a round, and its children become ours only after that. And a snapshot, which reads
-	// one process after the other, can miss a child whose parent dies meanwhile.
+	// The first round is the quick one: where the kernel lists children, it looks at our
+	// descendants only. A look at all processes of a busy machine has taken longer than the margin.
+	// The later rounds take snapshots of all processes, which find more.
 	//
-	// The first round does not count, and looks at no process but ours where the kernel lists them:
-	// a look at all processes of a busy machine has taken longer than the margin.
+	// Two rounds in a row must find nothing, and the quick one does not count. One is not enough. A
+	// guardian may die during a round, and its children become ours only after that. And a
+	// snapshot, which reads one process after the other, can miss a child whose parent dies
+	// meanwhile.
 	lister := newChildLister
 	for empty, round := 0, 0; empty < 2; round++ {
 		empty++
@@ -186,9 +192,7 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 	return wait, reaped
 }
 
-// descendantsToKill lists our descendants, but not the spared children and nothing below them. A
-// snapshot looks at every process of the machine. That is slow, but rare, and it finds more than a
-// look at the children alone.
+// descendantsToKill lists our descendants, but not the spared children and nothing below them.
 func (s *Supervisor) descendantsToKill(self int, lister func() childLister) []descendant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,9 +233,9 @@ func (s *Supervisor) reapDead() {
 	}
 }
 
-// ignoredSignals returns what the kernel ignores for this process. (signal.Ignored knows of SIGHUP
-// and SIGINT only. The Go runtime has replaced the others that it handles before any code of ours
-// runs: those are lost.)
+// ignoredSignals returns the signals that this process ignores. Those that the Go runtime handles
+// are missing, but for SIGHUP and SIGINT: the runtime has replaced them before any code of ours
+// runs. (signal.Ignored knows of SIGHUP and SIGINT only.)
 func ignoredSignals() []syscall.Signal {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
