@@ -287,7 +287,7 @@ func (g *guardian) start(c startOrder) {
 		}
 	}
 	g.command = c
-	g.plan = plan{deadline: max(c.Deadline, g.plan.deadline), grace: c.Grace, margin: c.Margin}
+	g.plan = plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin}
 	if c.Isolate {
 		var err error
 		if g.namespace, err = newNamespace(); err != nil {

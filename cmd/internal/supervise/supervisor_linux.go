@@ -18,7 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Supervisor runs commands. A process has one. Its methods may be called from any goroutine.
+// Supervisor runs commands. A process has one. Its methods may be called from any goroutine. Reap
+// and [Signals] are for the program: nothing in this package calls them.
 type Supervisor struct {
 	// ignoredSignals are those that this process ignored when it began. The command must ignore
 	// them too: under nohup that is SIGHUP. Set by New, then only read.
@@ -33,8 +34,8 @@ type Supervisor struct {
 	// spared are the children that killLostTree does not kill, by process ID: those from
 	// StartOther, and those that were there at New.
 	spared map[int]child
-	// commands are the running commands, by process ID. reapDead does not reap them, because
-	// killLostTree needs their exit status.
+	// commands are the running commands, by process ID; their watchers keep the list. reapDead does
+	// not reap them, because killLostTree needs their exit status.
 	commands map[int]bool
 }
 
@@ -157,22 +158,12 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 	delete(s.spared, guardian)
 	s.mu.Unlock()
 	self := os.Getpid()
-	// The first round is the quick one: where the kernel lists children, it looks at our
-	// descendants only. A look at all processes of a busy machine has taken longer than the margin.
-	// The later rounds take snapshots of all processes, which find more.
-	//
-	// Two rounds in a row must find nothing, and the quick one does not count. One is not enough. A
-	// guardian may die during a round, and its children become ours only after that. And a
-	// snapshot, which reads one process after the other, can miss a child whose parent dies
-	// meanwhile.
-	lister := newChildLister
-	for empty, round := 0, 0; empty < 2; round++ {
-		empty++
+	round := func(lister func() childLister) (found bool) {
 		for _, d := range s.descendantsToKill(self, lister) {
 			if d.pid == guardian && isDead(guardian) {
 				continue
 			}
-			empty = 0
+			found = true
 			d.signal(self, unix.SIGKILL)
 			if d.pid == guardian {
 				continue
@@ -184,10 +175,21 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 				wait, reaped = w, true
 			}
 		}
-		if round == 0 {
-			empty, lister = 0, snapshot
+		return found
+	}
+	// Where the kernel lists children, this looks at our descendants only: a look at all processes
+	// of a busy machine has taken longer than the margin.
+	round(newChildLister)
+	// A snapshot of all processes finds more. Two rounds in a row must find nothing. One is not
+	// enough. A guardian may die during a round, and its children become ours only after that. And
+	// a snapshot, which reads one process after the other, can miss a child whose parent dies
+	// meanwhile.
+	for empty, n := 0, 0; empty < 2; n++ {
+		time.Sleep(time.Duration(min(n, 20)) * time.Millisecond)
+		empty++
+		if round(snapshot) {
+			empty = 0
 		}
-		time.Sleep(time.Duration(min(round, 20)) * time.Millisecond)
 	}
 	return wait, reaped
 }
@@ -226,10 +228,10 @@ func (s *Supervisor) reapDead() {
 	for _, pid := range newChildLister()(os.Getpid()) {
 		st, ok := procfs.Look(pid)
 		c, spared := s.spared[pid]
-		if !ok || st.State != 'Z' || s.commands[pid] || spared && c.byStartOther && c.start == st.Start {
-			continue
+		byExecCmd := spared && c.byStartOther && c.start == st.Start
+		if ok && st.State == 'Z' && !s.commands[pid] && !byExecCmd {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
 		}
-		_, _ = unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
 	}
 }
 
