@@ -63,8 +63,8 @@ func GuardianMain(handler OrphanHandler) {
 	if len(os.Args) > 2 {
 		switch os.Args[2] {
 		case namespaceInitArg:
-			namespaceInit()
-		case checkIsolateArg:
+			namespaceInit() // does not return
+		case checkIsolateArg: // this is the program that Isolate runs in a namespace
 			os.Exit(0)
 		}
 	}
@@ -194,7 +194,7 @@ const idleWake = time.Second
 // killAlarm: the guardian's death would end the command alone, and a frozen supervisor could not
 // kill the command's children.
 func (g *guardian) setAlarms() {
-	if g.plan.unbound() {
+	if g.plan.unbound() { // no deadline, and not ending
 		g.alarm.repeat(idleWake)
 	} else {
 		g.alarm.set(g.plan.killAt())
@@ -313,7 +313,7 @@ func (g *guardian) start(c startOrder) {
 		return
 	}
 	g.pid = pid
-	g.lastAction.begin(c)
+	g.lastAction.begin(c) // before releaseFiles closes standard error
 	releaseFiles()
 	g.report(report{Started: pid})
 }
@@ -356,7 +356,7 @@ func (g *guardian) observe() {
 	if !g.commandExited {
 		g.commandExited = g.commandChanged(unix.WEXITED | unix.WNOWAIT) // WNOWAIT: seen, but not reaped
 		if g.commandExited && g.namespace != nil {
-			g.namespace.endWhenEmpty()
+			g.namespace.endWhenEmpty() // init ends as soon as it has no child left
 		}
 	}
 	if !g.commandExited && g.commandChanged(unix.WSTOPPED) {
@@ -545,7 +545,7 @@ func (g *guardian) reportGone() {
 //     may yet die; and the socket of a dying one closes within moments.
 func (g *guardian) afterGone(now time.Duration) {
 	switch {
-	case !g.lastAction.wanted():
+	case !g.lastAction.wanted(): // no action, or no handler for it
 		g.endLoop = true
 	case g.orderReader.closed:
 		if g.supervisorDied() {

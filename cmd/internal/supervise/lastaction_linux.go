@@ -93,6 +93,7 @@ func (c *stderrCopy) Write(b []byte) (n int, err error) {
 	if k, err := unix.Poll(ready, 0); err != nil || k == 0 {
 		return 0, unix.EAGAIN
 	}
+	// The kernel may suspend a background process that writes to a terminal, with SIGTTOU.
 	withoutSIGTTOU(func() { n, err = unix.Write(c.fd, b) })
 	return n, err
 }

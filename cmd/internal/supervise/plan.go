@@ -30,7 +30,8 @@ func (p *plan) rebind(deadline time.Duration) bool {
 	return true
 }
 
-// unbound says that no instant is known by which the command must be stopped or killed.
+// unbound says that no instant is known by which the command must be stopped or killed: it has no
+// deadline, and nobody has begun its end.
 func (p *plan) unbound() bool { return p.deadline == NoDeadline && !p.ending }
 
 // endBy begins the command's end: SIGKILL is sent at graceEnd at the latest. Whether a stop signal

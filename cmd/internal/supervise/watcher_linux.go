@@ -89,7 +89,7 @@ func (w *watcher) killForGuardian() {
 		if !ok || s.State == 'T' || s.State == 't' || boottime.Now() > since+lateReportLimit {
 			return
 		}
-		w.readReports()
+		w.readReports() // a report that the command is suspended has no effect now: see suspend
 	}
 }
 
@@ -186,7 +186,9 @@ func (w *watcher) finish() {
 	w.mu.Unlock()
 	if w.terminal != nil && w.pid != 0 {
 		w.terminal.takeFrom(w.pid)
-		if w.status.Code > 128 { // a command that was killed left the terminal as it was at that moment
+		// A command that was killed could not restore the terminal itself. (If this process is
+		// dead, the guardian does it.)
+		if w.status.Code > 128 {
 			w.terminal.restore()
 		}
 	}
