@@ -52,13 +52,13 @@ type member struct {
 
 // MemberConn is a member to call, with the connection as it stands.
 type MemberConn struct {
-	*member
-	Conn *grpc.ClientConn
-	life context.Context // ends where all others have left the member, and it is silent
+	member *member // its fields are guarded by Members.mu: the connection may be another one by now
+	Conn   *grpc.ClientConn
+	life   context.Context // ends where all others have left the member, and it is silent
 }
 
 // Host returns the endpoint as people write it.
-func (l MemberConn) Host() string { return HostOf(l.endpoint) }
+func (l MemberConn) Host() string { return HostOf(l.member.endpoint) }
 
 // HostOf returns an endpoint as people write it.
 func HostOf(endpoint string) string {
@@ -157,7 +157,7 @@ func (ms *Members) leave(l MemberConn) bool {
 	if l.member.conn != l.Conn {
 		return false // an earlier connection: it says nothing of the present one
 	}
-	l.stale, l.failed = true, time.Now()
+	l.member.stale, l.member.failed = true, time.Now()
 	if ms.current != l.member {
 		return false // somebody else moved on already
 	}
@@ -166,11 +166,11 @@ func (ms *Members) leave(l MemberConn) bool {
 		return false
 	}
 	ms.current = m
-	left, end := l.failed, l.member.end
+	left, end := l.member.failed, l.member.end
 	time.AfterFunc(lastSign, func() {
 		ms.mu.Lock()
 		defer ms.mu.Unlock()
-		if l.member.conn == l.Conn && l.heard.Before(left) {
+		if l.member.conn == l.Conn && l.member.heard.Before(left) {
 			end()
 		}
 	})
@@ -250,7 +250,7 @@ func (ms *Members) silent(l MemberConn) time.Duration {
 func (ms *Members) NoteFailure(l MemberConn) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	l.failed = time.Now()
+	l.member.failed = time.Now()
 }
 
 // close ends all connections, also those left behind.

@@ -68,7 +68,7 @@ func TestTheProofComesFromOneMember(t *testing.T) {
 }
 
 // wireTo returns a Wire to a server of the test's own.
-func wireTo(t *testing.T, kv pb.KVServer) *Wire {
+func wireTo(t *testing.T, kv pb.KVServer, more ...func(*grpc.Server)) *Wire {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,6 +76,9 @@ func wireTo(t *testing.T, kv pb.KVServer) *Wire {
 	}
 	server := grpc.NewServer()
 	pb.RegisterKVServer(server, kv)
+	for _, register := range more {
+		register(server)
+	}
 	go server.Serve(ln)
 	t.Cleanup(server.Stop)
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{ln.Addr().String()}, Logger: zap.NewNop()})

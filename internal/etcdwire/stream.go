@@ -60,10 +60,7 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 	st := &stream{h: h, cancel: cancel, wait: wait, link: l, begun: time.Now(), done: make(chan struct{})}
 	st.timer = time.AfterFunc(wait, st.endIfSilent)
 	defer st.timer.Stop()
-	// The server ends the stream when its member has no leader: one that was cut off tells nothing
-	// new.
-	st.raw, err = pb.NewWatchClient(l.conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
-	if err != nil {
+	if st.raw, err = openWatch(ctx, l); err != nil {
 		h.w.Members.FailOver(l)
 		return false, st.muted.Load()
 	}
@@ -75,6 +72,12 @@ func (h *Hub) serve(wait time.Duration) (good, silent bool) {
 		h.w.Members.FailOver(l)
 	}
 	return st.good.Load(), st.muted.Load()
+}
+
+// openWatch opens a stream. The server ends it when its member has no leader: one that was cut off
+// tells nothing new.
+func openWatch(ctx context.Context, l MemberConn) (pb.Watch_WatchClient, error) {
+	return pb.NewWatchClient(l.Conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
 }
 
 // silent returns for how long nothing has come from the member, and for how long nothing on the
