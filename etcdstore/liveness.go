@@ -25,9 +25,10 @@ import (
 // the time counts from after the receipt, and the Txn compares N. Go's clock measures the silence:
 // in suspend it stands still, and the watch lasts longer.
 //
-// A missing heartbeat proves nothing, for whoever deleted it may not have waited. The watch takes
-// that for one more change, and ends the session if it is still missing a ttl later. So two such
-// watches, a lost answer, and a watch that died half way do no harm.
+// A missing heartbeat alone proves nothing: whoever deleted it may not have waited. The watch takes
+// the deletion for one more change, and ends the session if the heartbeat is still missing one
+// silence later. The proof holds then too, for the holder writes no heartbeat over a missing one.
+// Hence no harm is done by two such watches, a lost answer, or a watch that died half way.
 type livenessWatch struct {
 	all     *livenessWatches
 	s       *Store
@@ -206,7 +207,8 @@ func (v *livenessWatch) run(ctx context.Context) {
 	changed, notify := etcdwire.Signal()
 	sub := v.s.wire.Hub.Watch(etcdwire.Span{Key: v.key, Puts: true}, notify)
 	defer sub.Stop()
-	last, ok := v.first(ctx)
+	mod, ok := v.first(ctx)
+	last := beatState{mod: mod}
 	for ok {
 		since := time.Now() // read after the receipt of last, as the proof needs it
 		last, ok = v.listen(ctx, sub, changed, last, since)
@@ -229,40 +231,49 @@ func (v *livenessWatch) first(ctx context.Context) (int64, bool) {
 	return 0, false
 }
 
-// listen waits for a change after revision last, which was received at since, and returns the new
-// revision. It reports false when the session is dead, or nobody waits any more.
-func (v *livenessWatch) listen(ctx context.Context, sub *etcdwire.Sub, changed <-chan struct{}, last int64,
+// beatState is the newest state of a heartbeat that was received.
+type beatState struct {
+	mod  int64 // its mod revision; 0: it is missing
+	told int64 // the newest revision that an event has told: that of the deletion where it was deleted
+}
+
+// listen waits for a change after last, which was received at since, and returns the new state. It
+// reports false when the session is dead, or nobody waits any more.
+func (v *livenessWatch) listen(ctx context.Context, sub *etcdwire.Sub, changed <-chan struct{}, last beatState,
 	since time.Time,
-) (int64, bool) {
+) (beatState, bool) {
 	pause := v.silence
 	for {
 		t := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			return 0, false
+			return last, false
 		case <-changed:
 			t.Stop()
-			if rev := sub.NewestMod(); rev > last {
-				return rev, true
+			if rev, deleted := sub.NewestMod(); rev > max(last.mod, last.told) {
+				if deleted {
+					return beatState{told: rev}, true
+				}
+				return beatState{mod: rev, told: rev}, true
 			}
 		case <-t.C:
 		}
 		if pause = v.silence - time.Since(since); pause > 0 {
 			continue
 		}
-		switch mod, dead, err := v.endSession(last); {
+		switch mod, dead, err := v.endSession(last.mod); {
 		case dead:
-			return 0, false
+			return last, false
 		case err == nil:
-			return mod, true
+			return beatState{mod, last.told}, true
 		}
 		pause = v.silence / 8
 	}
 }
 
 // endSession deletes the heartbeat, the record and the claims waited for, if the heartbeat still
-// has that revision, and reports whether it did. Otherwise it returns the revision it has. It ends
+// has that revision (0: is still missing), and reports whether it did. Otherwise it returns the revision it has. It ends
 // the watch once nobody waits for a claim that is left.
 func (v *livenessWatch) endSession(last int64) (mod int64, dead bool, err error) {
 	record := v.s.prefix + sessions + v.session

@@ -92,6 +92,7 @@ type Watch struct {
 	unused      int   // ticks without subscribers
 	wasted      int   // messages without subscribers
 	rev         int64 // the newest mod revision in its events
+	revDeleted  bool  // the event of rev was a deletion
 }
 
 // request is one for a watch, under an ID.
@@ -204,11 +205,12 @@ func (h *Hub) spare(w *Watch) {
 	}
 }
 
-// NewestMod returns the newest mod revision that the watch's events have told.
-func (sub *Sub) NewestMod() int64 {
+// NewestMod returns the newest mod revision that the watch's events have told, and whether that
+// event was a deletion.
+func (sub *Sub) NewestMod() (rev int64, deleted bool) {
 	sub.h.mu.Lock()
 	defer sub.h.mu.Unlock()
-	return sub.w.rev
+	return sub.w.rev, sub.w.revDeleted
 }
 
 // Requested reports whether the watch was requested before this subscription: then it may have told

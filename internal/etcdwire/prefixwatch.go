@@ -250,8 +250,11 @@ func (w *Watch) pass(e *mvccpb.Event, touched *[]*Watch) {
 		w.touched = true
 		*touched = append(*touched, w)
 	}
-	w.rev = max(w.rev, e.Kv.ModRevision)
-	if e.Type == mvccpb.Event_EventType(0) { // a put; the names of these differ between versions of etcd's API
+	put := e.Type == mvccpb.Event_EventType(0) // the names of these differ between versions of etcd's API
+	if e.Kv.ModRevision >= w.rev {
+		w.rev, w.revDeleted = e.Kv.ModRevision, !put
+	}
+	if put {
 		for _, l := range w.Listeners {
 			l.Put(e.Kv)
 		}
