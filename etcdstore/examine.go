@@ -258,17 +258,19 @@ func (s *Store) alarms(ctx context.Context) driver.Finding {
 // so they write nothing: etcd asks for the permissions of both branches before it looks.
 func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 	f := driver.Finding{Topic: "permissions", Level: driver.Fine}
-	var denied []string
-	for _, key := range []string{s.lineDir(name), s.prefix + sessions, s.journalsDir()} {
-		probe := key + "primacy-doctor"
+	var denied, missed []string
+	nothingWorks := false
+	for _, d := range s.dirsOf(name) {
+		probe := d.dir + "primacy-doctor"
 		_, _, err := s.wire.Txn(ctx, "permissions", &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(probe, -1)}, // no key has that create revision
-			Success: []*pb.RequestOp{doRange(keysOnly(prefixRange(key), 1)),
+			Success: []*pb.RequestOp{doRange(keysOnly(prefixRange(probe), 1)),
 				doPut(probe, nil, 0), doDelete(probe + "-")}, // etcd refuses to put and delete one key
 		})
 		switch {
 		case errors.Is(err, driver.ErrRefused):
-			denied = append(denied, key)
+			denied, missed = append(denied, d.dir), append(missed, d.without)
+			nothingWorks = nothingWorks || d.without == ""
 		case err != nil:
 			f.Level, f.Found, f.Advice = driver.Warning, "not found out: "+err.Error(), "ask again"
 			return []driver.Finding{f}
@@ -279,11 +281,26 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 		return []driver.Finding{f}
 	}
 	f.Level, f.Found = driver.Failed, fmt.Sprintf("this user may not read, write and delete below %q", denied)
-	if len(denied) == 1 && denied[0] == s.journalsDir() {
-		f.Level, f.Found = driver.Warning, f.Found+": no history is kept, and no cron job runs"
+	if !nothingWorks {
+		f.Level, f.Found = driver.Warning, f.Found+": "+strings.Join(missed, "; ")
 	}
 	f.Advice = fmt.Sprintf("etcdctl role grant-permission ROLE --prefix=true readwrite %s", s.prefix)
 	return []driver.Finding{f}
+}
+
+// neededDir is what some keys begin with, and what does not work for who may not write them; "":
+// nothing does.
+type neededDir struct{ dir, without string }
+
+// dirsOf returns all that a session standing for name writes below.
+func (s *Store) dirsOf(name string) []neededDir {
+	beat := neededDir{s.prefix + beats, fmt.Sprintf("no session has a ttl below %v", minLease)}
+	if s.heartbeats {
+		beat.without = ""
+	}
+	return []neededDir{{s.lineDir(name), ""}, {s.prefix + sessions, ""}, beat,
+		{s.journalsDir(), "no history is kept, and no cron job runs"},
+		{s.prefix + keptKeys, "no value is kept beyond a term, and primacy postgres does not run"}}
 }
 
 func (s *Store) guard(ctx context.Context) string {

@@ -2,6 +2,7 @@ package etcdstore_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
@@ -144,6 +146,60 @@ func TestExamineAStranger(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestExamineFindsEachRightThatLacks: a user may write all but one of the folders of keys. What is
+// told of that is what becomes of those who need it.
+func TestExamineFindsEachRightThatLacks(t *testing.T) {
+	t.Parallel()
+	srv := guarded(t, 1).Members[0]
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "secret",
+		Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { admin.Close() })
+	dirs := []string{"primacy/n/", "primacy/@session/", "primacy/@beat/", "primacy/@journal/", "primacy/@kept/"}
+	texts := []string{"", "", "ttl below 2s", "no history", "beyond a term"}
+	for i, lacks := range dirs {
+		user := fmt.Sprint("lacks-", i)
+		_, err := admin.RoleAdd(soon(t), user)
+		for _, d := range dirs {
+			if d != lacks && err == nil {
+				_, err = admin.RoleGrantPermission(soon(t), user, d, clientv3.GetPrefixRangeEnd(d),
+					clientv3.PermissionType(clientv3.PermReadWrite))
+			}
+		}
+		if err == nil {
+			_, err = admin.UserAdd(soon(t), user, "secret")
+		}
+		if err == nil {
+			_, err = admin.UserGrantRole(soon(t), user, user)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := func(heartbeat bool) *etcdstore.Store {
+			s := openAt(t, etcdstore.Config{Endpoints: []string{srv.Addr()}, Username: user, Password: "secret",
+				Options: etcdstore.Options{Heartbeat: heartbeat}})
+			t.Cleanup(func() { s.Close() })
+			return s
+		}
+		level := driver.Warning
+		if texts[i] == "" {
+			level = driver.Failed
+		}
+		s := at(false)
+		finds(t, s.Examine(soon(t), "n"), "permissions", level, lacks, texts[i])
+		if lacks != "primacy/@beat/" {
+			continue
+		}
+		if _, err := s.Grant(soon(t), "short", time.Second); !errors.Is(err, driver.ErrRefused) {
+			t.Errorf("a session with a heartbeat: %v, want ErrRefused", err)
+		}
+		grant(t, s, "long", time.Minute)
+		finds(t, at(true).Examine(soon(t), "n"), "permissions", driver.Failed, lacks)
 	}
 }
 
