@@ -17,9 +17,9 @@ import (
 // Request is one call on one connection.
 type Request func(ctx context.Context, conn *grpc.ClientConn, opts ...grpc.CallOption) error
 
-// Call does fn at the current member and, where that fails, once at each other one while ctx lives:
-// fn may be repeated. Doubt says that some attempt may have been carried out, or may be later,
-// whatever err says.
+// Call does fn at the current member. While that fails and ctx lives, it does fn at each other
+// member, and then once more at the one that failed first, on a new connection. Doubt says that
+// some attempt may have been carried out, or may be later, whatever err says.
 func (w *Wire) Call(ctx context.Context, verb string, fn Request) (doubt bool, err error) {
 	o := w.try(ctx, fn)
 	return o.Doubt, w.Explain(ctx, verb, o)
@@ -44,7 +44,7 @@ type Outcome struct {
 	At        MemberConn // the last member asked; none if there was none to ask
 	Doubt     bool       // see Call
 	untrusted bool       // no member's certificate was accepted, or none accepted ours
-	Err       error      // of the last attempt, as gRPC has it
+	Err       error      // of the last attempt, as it came
 }
 
 // try is Call without the words for people.
@@ -57,8 +57,8 @@ func (w *Wire) try(ctx context.Context, fn Request) (o Outcome) {
 		}
 	})
 	defer func() { o.Doubt = unsure.Load() }()
-	bad, tries := 0, 0 // attempts that ended in a TLS error, and all
-	for left := w.Members.size() + 1; ; left-- {
+	bad, tries := 0, 0                           // attempts that ended in a TLS error, and all
+	for left := w.Members.size() + 1; ; left-- { // the last one: where one member alone was restarted
 		tries++
 		conn, err := w.AttemptAt(ctx, CallLimit, func(ctx context.Context, conn MemberConn) error {
 			return fn(ctx, conn.Conn, watch, bigAnswers)
@@ -125,7 +125,8 @@ func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (*pb.
 	return resp, w.Explain(ctx, what, o)
 }
 
-// Do makes a request of the client's own, as Call does. It returns gRPC's own error.
+// Do makes a request of the client's own, as Call does. It returns the error as it came, without
+// words for people.
 func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn,
 	...grpc.CallOption) (*pb.ResponseHeader, error),
 ) (doubt bool, err error) {
@@ -139,8 +140,9 @@ func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn
 	return o.Doubt, o.Err
 }
 
-// AttemptAt does something at the current member under a limit. It leaves the member that is to
-// blame for the error, unless innocent says otherwise. It returns gRPC's own error.
+// AttemptAt does something at the current member under a limit. If the member is to blame for the
+// error, and innocent does not say otherwise, all calls leave it. AttemptAt returns do's error as
+// it came; ErrClosed, or why the member could not be dialled, where do was not called.
 func (w *Wire) AttemptAt(ctx context.Context, limit time.Duration, do func(ctx context.Context, conn MemberConn) error,
 	innocent func(error) bool,
 ) (conn MemberConn, err error) {

@@ -42,8 +42,8 @@ func Final(err error) error {
 }
 
 // Definite reports whether err proves that etcd has not done and will not do what was asked. After
-// any other error a frozen member may carry it out much later. That includes ErrNoSpace: a member
-// that finds etcd full as it applies a Txn carries it out and then answers so.
+// any other error a frozen member may carry it out much later. ErrNoSpace proves nothing: a member
+// that finds etcd full while it applies a Txn carries the Txn out and then answers ErrNoSpace.
 func Definite(err error) bool {
 	if Final(err) != nil {
 		return true
@@ -72,7 +72,7 @@ func TLSReason(err error) string {
 	if st.Code() != codes.Unavailable {
 		return ""
 	}
-	msg := undressed(st.Message())
+	msg := plainText(st.Message())
 	for _, mark := range []string{"x509: ", "tls: "} {
 		// The last mark is the innermost reason: "tls: failed to verify certificate: x509:
 		// certificate has expired".
@@ -84,11 +84,12 @@ func TLSReason(err error) string {
 }
 
 // Wrap returns one line for people: which member, which verb, what is wrong. Ctx is the caller's.
-// Only its end may be told as a context error, or the limit of one attempt would look like it.
+// Wrap returns a context error only where ctx has ended. The end of one attempt's own limit is no
+// context error of the caller.
 func Wrap(ctx context.Context, endpoint, verb string, err error) error {
 	if final := Final(err); final != nil {
 		text := fmt.Sprintf("etcd %s: %s: %s: %s", endpoint, verb, final, Text(err))
-		return &answer{text, []error{final, rpctypes.Error(err)}}
+		return &worded{text, []error{final, rpctypes.Error(err)}}
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("etcd %s: %s: %w", endpoint, verb, ctx.Err())
@@ -99,33 +100,34 @@ func Wrap(ctx context.Context, endpoint, verb string, err error) error {
 	if c := status.Code(err); c == codes.DeadlineExceeded || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("etcd %s: %s: no answer in time", endpoint, verb)
 	}
-	return &answer{fmt.Sprintf("etcd %s: %s: %s", endpoint, verb, Text(err)), []error{rpctypes.Error(err)}}
+	return &worded{fmt.Sprintf("etcd %s: %s: %s", endpoint, verb, Text(err)), []error{rpctypes.Error(err)}}
 }
 
-// answer is an error with our words, through which errors.Is still finds the driver's and etcd's.
-type answer struct {
+// worded is an error with our words, through which errors.Is still finds the driver's and etcd's.
+type worded struct {
 	text string
 	errs []error
 }
 
-func (a *answer) Error() string   { return a.text }
-func (a *answer) Unwrap() []error { return a.errs }
+func (w *worded) Error() string   { return w.text }
+func (w *worded) Unwrap() []error { return w.errs }
 
-// Text returns etcd's own words without gRPC's frame around them.
+// Text returns etcd's own words without what gRPC puts before and around them.
 func Text(err error) string {
 	var known rpctypes.EtcdError
 	if errors.As(err, &known) {
 		return known.Error()
 	}
 	if st, ok := status.FromError(err); ok {
-		return undressed(st.Message())
+		return plainText(st.Message())
 	}
-	return undressed(err.Error())
+	return plainText(err.Error())
 }
 
-// undressed takes gRPC's frame off what the network said. Gone with it are the backslashes that
-// gRPC puts before quotes; those of a line break stay, or the text would be two lines.
-func undressed(s string) string {
+// plainText returns what the network said without gRPC's prefixes and quotes around it. It also
+// takes off the backslashes that gRPC puts before quotes. A text with a line break keeps its
+// backslashes, or it would be two lines.
+func plainText(s string) string {
 	quoted, framed := strings.CutPrefix(s, "connection error: desc = ")
 	if framed {
 		s = strings.TrimSuffix(strings.TrimPrefix(quoted, `"`), `"`)

@@ -14,7 +14,7 @@ import (
 // Hub holds all watches of a Wire on one stream. A subscriber (Sub) is told that something changed
 // and reads the state then: neither a lost event nor a compaction can hurt it. A Listener is told
 // what changed. Watches open at the present, for etcd serves one from a past revision up to 100 ms
-// late.
+// late. A watch stands once etcd has confirmed it on the present stream.
 //
 // The hub's lock guards all its fields, those of its watches, and what its listeners keep. Whoever
 // calls a method that says so holds it.
@@ -35,7 +35,7 @@ type Hub struct {
 	replaceable int    // how many watches it could stand in for
 	dropping    bool   // it is to be given up, and they are opened one by one
 	refused     bool   // etcd will not open it
-	few         int    // ticks for which it has been more than is needed
+	few         int    // ticks in a row with at most Below watches that it stands in for
 	Above       int    // prefixWatchAbove and prefixWatchBelow, but for tests
 	Below       int
 }
@@ -134,11 +134,12 @@ func (h *Hub) Join(l Listener, sp Span) *Watch {
 func (h *Hub) Leave(l Listener, w *Watch) {
 	if i := slices.Index(w.Listeners, l); i >= 0 {
 		w.Listeners = slices.Delete(w.Listeners, i, i+1)
-		h.spare(w)
+		h.removeIfUnused(w)
 	}
 }
 
-// Watch calls notify when the watch stands, after each event, and when events may have been missed.
+// Watch calls notify when the watch stands, after each message with events in it, and when events
+// may have been missed.
 // It calls nothing at first where the watch stands already: the subscriber reads after subscribing.
 func (h *Hub) Watch(sp Span, notify func()) *Sub {
 	h.mu.Lock()
@@ -191,15 +192,16 @@ func (sub *Sub) Stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(sub.w.Subs, sub)
-	h.spare(sub.w)
+	h.removeIfUnused(sub.w)
 }
 
 // idle reports whether nobody needs w. The caller holds the lock.
 func (w *Watch) idle() bool { return len(w.Subs) == 0 && len(w.Listeners) == 0 }
 
-// spare removes a watch that nobody needs. A line's watch stays for a while: whoever follows it
-// asks again at once, and opening costs a round trip. The caller holds the lock.
-func (h *Hub) spare(w *Watch) {
+// removeIfUnused removes the watch of a single key that nobody needs. A line's watch stays until
+// Reap: whoever follows the line asks again at once, and opening costs a round trip. The caller
+// holds the lock.
+func (h *Hub) removeIfUnused(w *Watch) {
 	if w.idle() && w.End == "" {
 		h.remove(w)
 	}
@@ -213,8 +215,9 @@ func (sub *Sub) NewestMod() (rev int64, deleted bool) {
 	return sub.w.rev, sub.w.revDeleted
 }
 
-// Requested reports whether the watch was requested before this subscription: then it may have told
-// already what happened since the subscriber's last read.
+// Requested reports whether the watch has been requested from etcd by now. Then it may have told
+// what happened since the subscriber's last read before the subscription began, and the subscriber
+// must read once more.
 func (sub *Sub) Requested() bool {
 	sub.h.mu.Lock()
 	defer sub.h.mu.Unlock()
@@ -317,10 +320,10 @@ func (h *Hub) run() {
 		opened := time.Now()
 		good, silent := h.serve(wait)
 		h.reset()
-		if time.Since(opened) > sound {
+		if time.Since(opened) > healthyAfter {
 			wait = silence
 		}
-		if silent {
+		if silent { // the pause before the next stream grows too
 			wait = min(2*wait, maxSilence)
 		} else if good {
 			pause = firstPause

@@ -16,11 +16,13 @@ var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 
 // GrantInTerm grants a lease of which the raft term of the grant is known: the one in its answer.
 //
-// Terms never fall from one log entry to the next. So the grant's is at least the newest term known
-// before the call. If the answer bears that very term it is taken for the grant's; otherwise the
-// lease is dropped and another one granted. An answer may bear an older term than its entry (see
-// Prove): then the next renewal finds another term, and the claims move once more. No term later
-// than the grant's is ever taken for it.
+// Terms never fall from one log entry to the next. So the term of the grant's entry is at least the
+// newest term known before the call. If the answer bears exactly that newest term, GrantInTerm
+// takes it for the grant's. Otherwise it drops the lease and grants another one.
+//
+// An answer may bear an older term than its entry (see Wire.Prove). The term that is taken for the
+// grant's is then too old, never too new: the next renewal finds a newer term, and the caller moves
+// its claims once more.
 func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
 ) (r R, err error) {
 	for range 3 {

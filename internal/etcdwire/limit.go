@@ -14,7 +14,8 @@ const (
 // works.
 type OpsLimit struct{ known atomic.Int64 }
 
-// Ops returns how many operations a Txn may have, those of the largest Txn within it included.
+// Ops returns how many operations a Txn may have. Where it has other Txns within it, the operations
+// of the largest of those count too.
 func (o *OpsLimit) Ops() int {
 	if n := o.known.Load(); n > 0 {
 		return int(n)

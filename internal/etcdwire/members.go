@@ -24,29 +24,29 @@ const (
 	lastSign = 300 * time.Millisecond
 )
 
-// Members is the cluster's members. All calls go to one of them, and when it fails everybody moves
-// on: with a balancer, one frozen member of three would swallow every third call.
+// Members is the cluster's members. All calls go to the current one. When it fails, all go to
+// another: with a balancer, one frozen member of three would swallow every third call.
 type Members struct {
 	client *clientv3.Client
 	ctx    context.Context // ends with the Wire
 	// Called when calls go to another member from now on, without the lock. Nil: nobody asks.
 	moved func()
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows, and the fields of each member
 	members []*member
 	current *member
 	retired map[*grpc.ClientConn]*time.Timer // connections left behind, which end when their timers do
 	closed  bool
 }
 
-// member is one endpoint with its own connection.
+// member is one endpoint with its own connection. Members.mu guards it.
 type member struct {
 	endpoint string
 	conn     *grpc.ClientConn
-	life     context.Context // ends the calls on conn
+	life     context.Context // of the calls on conn: end ends them
 	end      context.CancelFunc
 	failed   time.Time // when it failed last; zero: never
-	stale    bool      // it failed since it was dialled
+	stale    bool      // it failed since it was dialled: it is dialled anew for the next call
 	heard    time.Time // when it answered last
 }
 
@@ -54,7 +54,7 @@ type member struct {
 type MemberConn struct {
 	member *member // its fields are guarded by Members.mu: the connection may be another one by now
 	Conn   *grpc.ClientConn
-	life   context.Context // ends where all others have left the member, and it is silent
+	life   context.Context // ends once all calls go elsewhere and the member gives no sign (lastSign)
 }
 
 // Host returns the endpoint as people write it.
@@ -68,8 +68,8 @@ func HostOf(endpoint string) string {
 	return endpoint
 }
 
-// sync takes over the client's endpoints, which may change. The caller holds the lock.
-func (ms *Members) sync() {
+// syncLocked takes over the client's endpoints, which may change.
+func (ms *Members) syncLocked() {
 	eps := ms.client.Endpoints()
 	if slices.EqualFunc(ms.members, eps, func(m *member, ep string) bool { return m.endpoint == ep }) || len(eps) == 0 {
 		return
@@ -85,7 +85,7 @@ func (ms *Members) sync() {
 	}
 	for _, m := range ms.members {
 		if !slices.Contains(members, m) {
-			ms.retire(m)
+			ms.retireLocked(m)
 		}
 	}
 	ms.members = members
@@ -94,9 +94,9 @@ func (ms *Members) sync() {
 	}
 }
 
-// retire closes a member's connection once every call on it has had its time. The caller holds the
-// lock.
-func (ms *Members) retire(m *member) {
+// retireLocked takes a member's connection away, and closes it once every call on it has had its
+// time.
+func (ms *Members) retireLocked(m *member) {
 	conn, end := m.conn, m.end
 	if m.conn = nil; conn == nil {
 		return
@@ -120,16 +120,15 @@ func (ms *Members) Current() (MemberConn, error) {
 	if ms.closed {
 		return MemberConn{}, ErrClosed
 	}
-	ms.sync()
-	return ms.link(ms.current)
+	ms.syncLocked()
+	return ms.connectLocked(ms.current)
 }
 
-// link returns a member with its connection, dialled where there is none. The caller holds the
-// lock.
-func (ms *Members) link(m *member) (MemberConn, error) {
+// connectLocked returns a member with its connection, dialled where there is none.
+func (ms *Members) connectLocked(m *member) (MemberConn, error) {
 	if m.stale {
 		// The old connection may hang in gRPC's backoff (up to two minutes) or in a dead TCP flow.
-		ms.retire(m)
+		ms.retireLocked(m)
 	}
 	if m.conn == nil {
 		// Dial takes credentials, TLS, token interceptors and dial options from the client.
@@ -150,7 +149,8 @@ func (ms *Members) FailOver(l MemberConn) {
 	}
 }
 
-// leave is FailOver. It reports whether calls go to another member from now on.
+// leave is FailOver without the call of moved. It reports whether calls go to another member from
+// now on.
 func (ms *Members) leave(l MemberConn) bool {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -161,7 +161,7 @@ func (ms *Members) leave(l MemberConn) bool {
 	if ms.current != l.member {
 		return false // somebody else moved on already
 	}
-	m := ms.other(l.member)
+	m := ms.otherLocked(l.member)
 	if m == nil {
 		return false
 	}
@@ -177,9 +177,9 @@ func (ms *Members) leave(l MemberConn) bool {
 	return true
 }
 
-// other returns another member than m, the one whose last failure is longest ago; nil if there is
-// none. The caller holds the lock.
-func (ms *Members) other(m *member) (best *member) {
+// otherLocked returns another member than m: the one whose last failure is longest ago. It returns
+// nil if there is none.
+func (ms *Members) otherLocked(m *member) (best *member) {
 	at := slices.Index(ms.members, m)
 	for i := 1; i < len(ms.members); i++ {
 		if o := ms.members[(at+i)%len(ms.members)]; best == nil || o.failed.Before(best.failed) {
@@ -194,11 +194,11 @@ func (ms *Members) other(m *member) (best *member) {
 func (ms *Members) Other(l MemberConn) (MemberConn, bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	best := ms.other(l.member)
+	best := ms.otherLocked(l.member)
 	if ms.closed || best == nil || !slices.Contains(ms.members, l.member) {
 		return MemberConn{}, false
 	}
-	l, err := ms.link(best)
+	l, err := ms.connectLocked(best)
 	return l, err == nil
 }
 
@@ -223,7 +223,7 @@ func (ms *Members) Endpoints() string {
 func (ms *Members) size() int {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	ms.sync()
+	ms.syncLocked()
 	return len(ms.members)
 }
 
@@ -246,7 +246,7 @@ func (ms *Members) silent(l MemberConn) time.Duration {
 	return time.Since(l.member.heard)
 }
 
-// NoteFailure has Other return other members rather than this one.
+// NoteFailure notes that a member failed just now: the next calls of Other prefer other members.
 func (ms *Members) NoteFailure(l MemberConn) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()

@@ -19,7 +19,8 @@ const (
 	prefixWatchBelow = 16
 )
 
-// How many deletions a watch remembers, for claims that entered before them and listen after them.
+// How many deletions a watch remembers: the log of a small watch, and that of the prefix watch. A
+// claim that entered before a deletion and listens only after it finds it there.
 const (
 	LogKept       = 32
 	PrefixLogKept = 512
@@ -50,9 +51,9 @@ func dirOf(prefix, key string) string {
 	return ""
 }
 
-// SharedMark begins the rest of a shared claim's key behind its line's directory, and SharedEnd
-// ends the range of keys with it. It follows all hex digits in the order of bytes: the exclusive
-// claims of a line are one range of keys, the shared ones another.
+// SharedMark follows the line's directory in the key of a shared claim. SharedEnd ends the range of
+// such keys. An exclusive claim has a hex digit there, and "~" sorts behind all of those. So the
+// exclusive claims of a line are one range of keys, and the shared ones another.
 const (
 	SharedMark = "~"
 	SharedEnd  = "\x7f"
@@ -76,8 +77,9 @@ func PrefixEnd(prefix string) string {
 	return "\x00" // etcd's sign for "to the last key"
 }
 
-// Source returns the watch that tells what w is to see: w, or the prefix watch. The caller holds
-// the lock, as for all that follow here.
+// Source returns the watch that tells what w is to see: w while it stands, otherwise the prefix
+// watch if that may replace w. The prefix watch may not stand yet: then its Since is 0, and w's
+// listeners are told (Begun) once it stands. The caller holds the lock, here and in all that follow.
 func (h *Hub) Source(w *Watch) *Watch {
 	if w.Since == 0 && w.Replaceable && h.PrefixWatch != nil {
 		return h.PrefixWatch
@@ -86,7 +88,7 @@ func (h *Hub) Source(w *Watch) *Watch {
 }
 
 // openPrefixWatch opens the prefix watch where there are many small ones. Those stay until it
-// stands.
+// stands. If it is about to be given up, it stays.
 func (h *Hub) openPrefixWatch() {
 	if h.replaceable <= h.Above || h.refused {
 		return
@@ -193,7 +195,7 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	default:
 		h.request(w)
 		if h.Source(w).Since != 0 {
-			h.begun(w) // the prefix watch stands in for it, and has told it nothing as long as it stood by itself
+			h.begun(w) // the prefix watch tells it from now on, and told it nothing while it stood by itself
 			return
 		}
 		w.tell()
@@ -201,8 +203,8 @@ func (h *Hub) Lost(w *Watch, refused bool) {
 	h.rouse()
 }
 
-// Deliver hands the events of one message to all whom they concern, and has
-// MessageEnd called after the last.
+// Deliver hands the events of one message to all whom they concern, and calls MessageEnd after the
+// last.
 func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 	var touched []*Watch
 	for _, e := range events {
@@ -217,7 +219,7 @@ func (h *Hub) Deliver(src *Watch, events []*mvccpb.Event) {
 		w.touched = false
 		w.messageEnd()
 		w.tell()
-		// Who was here may not come again: in a crowd nobody does.
+		// Whoever left may not come back: where many wait in one line, nobody does.
 		if w.idle() && w.ID != 0 {
 			if w.wasted++; w.wasted > 2 {
 				h.remove(w)

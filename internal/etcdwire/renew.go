@@ -15,8 +15,8 @@ var errMembers = errors.New("two members answered on one connection: " +
 	"name the members themselves, not a proxy in front of them")
 
 // Keepalives is the keepalive stream of one lease owner. Replies carry no request number. So one
-// renewal is in flight at a time, and one that failed ends its stream: a late reply must not pass
-// for the next renewal's.
+// renewal is in flight at a time, and after one that failed the caller must end the stream (Drop):
+// a late reply must not pass for the next renewal's.
 type Keepalives struct {
 	mu     sync.Mutex // guards all that follows
 	at     MemberConn
@@ -26,6 +26,7 @@ type Keepalives struct {
 }
 
 // Send renews a lease once and waits for the answer. The stream outlives ctx if all goes well.
+// After an error it may be of no more use: the caller calls Drop.
 func (k *Keepalives) Send(ctx context.Context, w *Wire, conn MemberConn, id int64) (*pb.LeaseKeepAliveResponse, error) {
 	raw, cancel, err := k.open(ctx, w.ctx, conn)
 	if err != nil {
@@ -51,7 +52,8 @@ func (k *Keepalives) Send(ctx context.Context, w *Wire, conn MemberConn, id int6
 	return resp, w.Same(resp.Header)
 }
 
-// open returns the stream, opened anew if calls go to another member since.
+// open returns the stream. It opens a new one if there is none at conn. It holds k.mu meanwhile, so
+// that Drop and Close wait.
 func (k *Keepalives) open(ctx, life context.Context, conn MemberConn,
 ) (pb.Lease_LeaseKeepAliveClient, context.CancelFunc, error) {
 	k.mu.Lock()
@@ -108,23 +110,23 @@ func (k *Keepalives) Close() {
 // entry. Key is any key that may be read and written; it is not changed.
 //
 // A leader acknowledges a keepalive by itself, even after it was deposed. It has the lease, so it
-// leads in the raft term of the grant or a later one. A linearizable read that is asked for after
-// the answer is answered only where some leader has committed an entry of its own term and then had
-// a majority. If that leader's term is later than the lease's, all that is carried out from now on
-// bears a later term. So if the requests bear the term of the grant, the leader of that term had a
-// majority after it had renewed: whoever leads next is elected later and gives the lease its whole
-// ttl again, and whoever led before never knew of it. In any other term the caller moves to another
-// lease. The model in test/spec shows what happens without each step.
+// leads in the raft term of the grant, T, or in a later one. The read begins after that answer. It
+// is answered only if some leader L has committed an entry of its own term and then had a majority.
+// If L's term is later than T, every entry from now on bears a later term. So if the two requests
+// bear T, L is the leader of T, and had a majority after it had renewed the lease. Then nobody else
+// can end the lease early: a leader after L is elected later and gives the lease its whole ttl
+// again, and a leader before L never had the lease. If the requests bear any other term, the caller
+// moves to another lease. The model in test/spec shows what happens without each step.
 //
-// One request would not do. The term in an answer is that of the last entry that the member has
-// wholly applied, and an answer may leave before its own entry is. A member that caught up by a
-// snapshot shows the new state under the old term until it applies its next entry. Where one member
-// has answered two requests, the later answer left after the entry of the earlier was applied.
+// One request would not do. An answer bears the term of the last entry that the member has wholly
+// applied, and it may leave before its own entry is. A member that caught up by a snapshot shows
+// the new state under the old term until it applies its next entry. Of two answers by one member,
+// the later one left after the entry of the earlier one was applied.
 func (w *Wire) Prove(ctx context.Context, conn MemberConn, key string, reads ...*pb.RequestOp,
 ) (*pb.TxnResponse, uint64, error) {
 	kv := pb.NewKVClient(conn.Conn)
-	// Without it a later leader could carry the requests out, under the term of the one that took
-	// them into its log.
+	// Without this read a later leader could commit the two requests, and they would still bear the
+	// term of the leader that had put them into its log.
 	read, err := kv.Range(ctx, &pb.RangeRequest{Key: []byte(key), CountOnly: true})
 	if err == nil {
 		err = w.Same(read.Header)
@@ -164,7 +166,7 @@ func (w *Wire) Prove(ctx context.Context, conn MemberConn, key string, reads ...
 // Proof is what a renewal of several leases has shown.
 type Proof struct {
 	TTL  []int64 // of each lease as its keepalive answered; 0: who answered does not know it
-	Term uint64  // no leader of an earlier raft term can have answered for leases granted in this one
+	Term uint64  // a lease granted in this raft term was renewed by the leader of this term (see Wire.Prove)
 	Keys []State // of each key asked for
 }
 
@@ -183,7 +185,7 @@ type State struct {
 
 // Renew makes one attempt at one member: a keepalive for each lease and then, unless key is empty,
 // the proof, which looks at keys too, at most OpsLimit.Keys of them. Key must be one that the user
-// may read and write. The error is gRPC's own.
+// may read and write. The error is that of AttemptAt.
 func (k *Keepalives) Renew(ctx context.Context, w *Wire, leases []int64, key string, keys []Key) (p Proof, err error) {
 	_, err = w.AttemptAt(ctx, CallLimit, func(ctx context.Context, conn MemberConn) error {
 		p, err = k.renew(ctx, w, conn, leases, key, keys)
@@ -219,8 +221,8 @@ func (k *Keepalives) renew(ctx context.Context, w *Wire, conn MemberConn, leases
 	return p, nil
 }
 
-// look asks how a key stands. A read would carry its value or, for keys only, not its lease (etcd
-// 3.7).
+// look asks how a key stands, by compares. A read would carry the key's value; a read of keys only
+// does not tell their leases on etcd 3.7.
 func (k Key) look() *pb.RequestOp {
 	key := []byte(k.Key)
 	created := &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: key,

@@ -14,31 +14,34 @@ import (
 const (
 	// tick is how often it is looked whether the stream has given a sign of life.
 	tick = time.Second
-	// quiet is how long a member may give no sign until it is asked for one. An answer to any call
-	// is a sign: a thousand sessions that wait need not ask a thousand times a second.
+	// quiet is how long a member may give no sign until it is asked for one. A call that it answers
+	// without an error is a sign, if it went through AttemptAt: a thousand sessions that wait need
+	// not ask a thousand times a second.
 	quiet = 1400 * time.Millisecond
-	// mute is how much longer the stream may be silent while the member answers: it alone may hang.
-	mute = 8 * time.Second
+	// streamAlone is how much longer the stream may be silent while the member answers calls: the
+	// stream alone may hang.
+	streamAlone = 8 * time.Second
 	// silence is how long a member may give no sign: a frozen one keeps its connection open.
 	silence = 3 * time.Second
 	// maxSilence is what silence grows to while stream after stream falls silent: then the cluster
 	// is slow, and thousands of clients that open all their watches anew would keep it so.
 	maxSilence = 8 * silence
-	// A member that all calls have left may be silent on the stream for this part of what the
-	// stream may be silent for: 0.3 s, and more where stream after stream falls silent.
+	// signWithin divides stream.wait: a member that all calls have left must give a sign on the
+	// stream within a tenth of it. That is 0.3 s, and more where stream after stream falls silent.
 	signWithin = 10
-	// sound is how long a stream must have lived until silence is short again.
-	sound = 20 * time.Second
+	// healthyAfter is how long a stream must have lived until silence is short again.
+	healthyAfter = 20 * time.Second
 )
 
-// stream is one life of the Hub's stream.
+// stream is one life of the Hub's stream. The goroutine of serve sends, another receives, and timer
+// ends a silent one: what two of them use is atomic.
 type stream struct {
 	h      *Hub
 	raw    pb.Watch_WatchClient
 	cancel context.CancelFunc
 	wait   time.Duration // how long it may be silent
 	timer  *time.Timer   // ends the stream after that
-	muted  atomic.Bool   // the timer did
+	muted  atomic.Bool   // it was ended because it was silent
 	heard  atomic.Bool   // something came since the last tick
 	link   MemberConn
 	begun  time.Time
@@ -90,7 +93,7 @@ func (st *stream) silent() (member, self time.Duration) {
 // endIfSilent ends the stream if it has been silent for too long, and looks again later if not.
 func (st *stream) endIfSilent() {
 	member, self := st.silent()
-	if left := min(st.wait-member, mute+st.wait-self); left > 0 {
+	if left := min(st.wait-member, streamAlone+st.wait-self); left > 0 {
 		st.timer.Reset(left)
 		return
 	}
@@ -100,33 +103,38 @@ func (st *stream) endIfSilent() {
 
 // send carries requests out until the stream ends. Send blocks when the member takes nothing in;
 // then the timer ends the stream.
+//
+// While calls go to the stream's member, a tick asks for a sign of life only where none has come
+// for quiet. Once calls have left the member, send asks at once and gives up after wait/signWithin
+// without a sign. If a sign comes, the stream stays: each tick asks again, and two ticks without an
+// answer end it.
 func (st *stream) send(ctx context.Context, l MemberConn) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
-	idle, asked := 0, false
-	var last <-chan time.Time // calls have left the member: the stream waits so long for a sign
-	var askedAt time.Duration
+	idle, asked := 0, false      // ticks without a watch; whether the last tick asked for a sign
+	var signDue <-chan time.Time // nil: calls go to the member
+	var askedAt time.Duration    // when calls had left the member, since st.begun
 	for {
 		if !st.flush() {
 			return
 		}
 		switch left := st.h.w.Members.FailedOver(l); {
 		case !left:
-			last = nil
-		case last == nil:
+			signDue = nil
+		case signDue == nil:
 			if st.ask() != nil {
 				return
 			}
-			askedAt, last = time.Since(st.begun), time.After(st.wait/signWithin)
+			askedAt, signDue = time.Since(st.begun), time.After(st.wait/signWithin)
 		}
 		select {
 		case <-st.h.wake:
-		case <-last:
+		case <-signDue:
 			if time.Duration(st.last.Load()) < askedAt {
 				st.muted.Store(true)
 				return
 			}
-			last = make(chan time.Time) // it was left for nothing: see the tick
+			signDue = make(chan time.Time) // a sign came, so the member lives: from now on the ticks ask
 		case <-st.done:
 			return
 		case <-ctx.Done():
@@ -143,7 +151,7 @@ func (st *stream) send(ctx context.Context, l MemberConn) {
 			if left && asked && !heard {
 				return // others found the member dead, and it does not answer us either: no need to wait longer
 			}
-			if member, self := st.silent(); !left && member < quiet && self < mute {
+			if member, self := st.silent(); !left && member < quiet && self < streamAlone {
 				asked = false
 				continue
 			}
@@ -184,6 +192,8 @@ func (h *Hub) Pending() []*pb.WatchRequest {
 	todo := h.todo
 	h.todo = nil
 	for _, w := range todo {
+		// Not one that was requested or refused already, that was given up since, or that the
+		// prefix watch stands in for.
 		if w.ID != 0 || w.refused || w != h.PrefixWatch && h.Watches[w.Span] != w || w.Replaceable &&
 			h.PrefixWatch != nil && !h.dropping {
 			continue
@@ -213,7 +223,7 @@ func (st *stream) receive() {
 		st.heard.Store(true)
 		st.good.Store(true)
 		if !st.h.Take(r) {
-			st.good.Store(false) // a token that is refused again and again must not make a busy loop
+			st.good.Store(false) // an auth token that is refused again and again must not make a busy loop
 			st.cancel()
 			return
 		}
@@ -237,7 +247,7 @@ func (h *Hub) Take(r *pb.WatchResponse) bool {
 		}
 	}
 	if r.Canceled && expired(r.CancelReason) {
-		return false // the stream carries the token it was opened with; a new one gets a new token
+		return false // the stream carries the auth token it was opened with; a new stream gets a new one
 	}
 	if w == nil || w != h.PrefixWatch && h.Watches[w.Span] != w {
 		return true // a sign of life, or a watch that was given up

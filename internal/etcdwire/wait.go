@@ -19,11 +19,12 @@ const WatchAfter = 100 * time.Millisecond
 // apart.
 func Poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
 
-// PollAfter is Poll after so many looks in a row that found nothing missed: up to four times as
-// long, or a crowd would keep etcd busy.
-func PollAfter(quiet int) time.Duration { return Poll() << min(quiet, 2) }
+// PollAfter is Poll after so many looks in a row that found nothing: up to four times as long.
+// Otherwise a crowd of waiters would keep etcd busy.
+func PollAfter(looks int) time.Duration { return Poll() << min(looks, 2) }
 
-// Acquire takes a channel's only place, unless ctx ends first.
+// Acquire locks turn, a channel with room for one value that serves as a mutex, unless ctx ends
+// first.
 func Acquire(ctx context.Context, turn chan struct{}) error {
 	select {
 	case turn <- struct{}{}:

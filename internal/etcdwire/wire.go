@@ -1,11 +1,13 @@
 // Package etcdwire is how etcdstore and concurrency reach etcd: its members, one watch stream, and
 // renewals that etcd's log proves. All calls go to one member, which is left when it is silent. The
-// package knows no claims and decides nothing about leadership.
+// package knows where the keys of claims lie, for its watches. It decides nothing about leadership.
 //
 // # Locks
 //
 // The hub's lock (Hub.Lock) comes first: listeners and subscribers are called under it. The locks
-// of Members, Keepalives and Wire guard their own fields, and nothing is called while one is held.
+// of Members, Keepalives and Wire guard their own fields. No other lock of ours is taken under
+// them, and no listener is called. But a keepalive stream is opened under that of Keepalives, which may take a
+// login at another member.
 package etcdwire
 
 import (
@@ -35,21 +37,21 @@ type Wire struct {
 
 	Members Members
 
-	opening chan struct{}   // holds one token; who has it may open
+	opening chan struct{}   // a mutex that a context can interrupt: who takes its value may open
 	version string          // of the member that answered Open; "": not opened yet
 	cluster uint64          // etcd's ID of the cluster
 	term    atomic.Uint64   // the newest raft term seen
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex // guards closed; work does not grow once it is set
+	mu     sync.Mutex // guards closed; work does not grow once that is set
 	closed bool
-	work   sync.WaitGroup // the hub, and clean-ups under way
+	work   sync.WaitGroup // all goroutines that Go has begun
 }
 
 // New returns a Wire that uses client's endpoints, credentials and dial options, on connections of
-// its own. It does no I/O. One watch of all keys below prefix may stand in for many small ones;
-// with an empty prefix none does.
+// its own. It does no I/O. Where many keys below prefix are watched, one watch of the whole prefix
+// may replace their watches; with an empty prefix it never does.
 func New(client *clientv3.Client, prefix string) *Wire {
 	w := &Wire{client: client, Members: Members{client: client}, opening: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -89,7 +91,7 @@ func (w *Wire) Open(ctx context.Context) (version string, err error) {
 	return w.version, nil
 }
 
-// Close ends streams, connections and calls, and waits for clean-ups under way.
+// Close ends streams, connections and calls, and waits for what Go has begun.
 func (w *Wire) Close() {
 	w.mu.Lock()
 	w.closed = true
@@ -112,8 +114,8 @@ func (w *Wire) Cluster() uint64 { return w.cluster }
 func (w *Wire) Term() uint64 { return w.term.Load() }
 
 // Same notes an answer's raft term. It returns an error for an answer of another cluster than the
-// one that was opened: endpoints were mixed up, or the cluster was restored from a backup. Each of
-// the two could have a leader.
+// one that was opened. Then endpoints were mixed up, or the cluster was restored from a backup, and
+// each of the two clusters could have a leader.
 func (w *Wire) Same(h *pb.ResponseHeader) error {
 	if h.GetClusterId() != w.cluster {
 		return fmt.Errorf("answers for cluster %x, but the store was opened on cluster %x: mend the endpoints, "+
@@ -123,7 +125,7 @@ func (w *Wire) Same(h *pb.ResponseHeader) error {
 	return nil
 }
 
-// Newest raises term to the raft term of an answer.
+// Newest raises term to the raft term of an answer, unless that is an older one.
 func Newest(term *atomic.Uint64, h *pb.ResponseHeader) {
 	for t := h.GetRaftTerm(); ; {
 		known := term.Load()
@@ -142,7 +144,8 @@ func (w *Wire) Go(do func()) {
 	}
 }
 
-// Background does something that no caller waits for, under a limit of its own.
+// Background runs do in a goroutine that Close waits for. Do has a limit of its own, whatever
+// becomes of the caller's context.
 func (w *Wire) Background(do func(ctx context.Context)) {
 	w.Go(func() {
 		ctx, cancel := context.WithTimeout(w.ctx, 2*CallLimit)
