@@ -60,23 +60,23 @@ func besideKey(key string, kv *mvccpb.KeyValue) BesideKey {
 // have been written, or may yet be, but only over what stood there, and under that claim.
 func (r *Raw) WriteBeside(ctx context.Context, claimKey string, token uint64, writes ...BesideWrite,
 ) (ok bool, err error) {
-	p := &besidePlan{r: r, claimKey: claimKey, token: token, leases: map[string]int64{}, doing: &pb.TxnRequest{}}
+	p := &besidePlan{r: r, claimKey: claimKey, token: token, leases: map[string]int64{}, txn: &pb.TxnRequest{}}
 	if err := p.read(ctx, writes); err != nil {
 		return false, err
 	}
-	if len(p.doing.Success) == 0 {
+	if len(p.txn.Success) == 0 {
 		return true, nil
 	}
-	resp, doubt, err := r.wire.Txn(ctx, p.what(), p.doing)
+	resp, doubt, err := r.wire.Txn(ctx, p.what(), p.txn)
 	if err != nil || resp.Succeeded || !doubt {
 		return err == nil && resp.Succeeded, err
 	}
 	// An earlier attempt of this call may have written it: then nothing is left to do.
-	p.doing = &pb.TxnRequest{}
+	p.txn = &pb.TxnRequest{}
 	if err := p.read(ctx, writes); err != nil {
 		return false, err
 	}
-	return len(p.doing.Success) == 0, nil
+	return len(p.txn.Success) == 0, nil
 }
 
 // besidePlan is one call of [Raw.WriteBeside].
@@ -86,7 +86,7 @@ type besidePlan struct {
 	token    uint64
 	claim    int64            // the lease of the claim
 	leases   map[string]int64 // by session: the lease that it is on now
-	doing    *pb.TxnRequest
+	txn      *pb.TxnRequest
 }
 
 func (p *besidePlan) what() string { return verb("write keys beside", p.claimKey) }
@@ -121,7 +121,7 @@ func (p *besidePlan) read(ctx context.Context, writes []BesideWrite) error {
 			return fmt.Errorf("etcd: %s under token %d: the claim: %w", p.what(), p.token, driver.ErrGone)
 		}
 		p.claim = kv.Lease
-		p.doing.Compare = append(p.doing.Compare, ifCreate(p.claimKey, kv.CreateRevision),
+		p.txn.Compare = append(p.txn.Compare, ifCreate(p.claimKey, kv.CreateRevision),
 			ifLease(p.claimKey, kv.Lease))
 	}
 	for session, i := range at {
@@ -130,7 +130,7 @@ func (p *besidePlan) read(ctx context.Context, writes []BesideWrite) error {
 			return fmt.Errorf("etcd: %s: lease %s: %w", p.what(), session, driver.ErrGone)
 		}
 		p.leases[session] = kv.Lease
-		p.doing.Compare = append(p.doing.Compare, ifLease(string(kv.Key), kv.Lease))
+		p.txn.Compare = append(p.txn.Compare, ifLease(string(kv.Key), kv.Lease))
 	}
 	for i, w := range writes {
 		p.plan(w, kvAt(resp, keys[i]))
@@ -159,8 +159,8 @@ func (p *besidePlan) plan(w BesideWrite, now *mvccpb.KeyValue) {
 	case now != nil && now.Lease == lease && bytes.Equal(now.Value, w.Value):
 		return
 	}
-	p.doing.Compare = append(p.doing.Compare, ifMod(w.Key, rev))
-	p.doing.Success = append(p.doing.Success, op)
+	p.txn.Compare = append(p.txn.Compare, ifMod(w.Key, rev))
+	p.txn.Success = append(p.txn.Success, op)
 }
 
 // ifLease holds if the key is under that lease.

@@ -219,7 +219,7 @@ func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (dri
 			if c.Slots == 0 && !c.Try {
 				l.seats.noteAhead(seat, resp, 0)
 			}
-			return l.entered(seat, resp.Header.Revision, resp.Header.Revision, free(c.Slots, resp)), nil
+			return l.entered(seat, resp.Header.Revision, resp.Header.Revision, holdsOnEntry(c.Slots, resp)), nil
 		}
 		if !tellsWhy {
 			continue
@@ -277,11 +277,11 @@ func (l *lease) entry(ctx context.Context, seat *seatState, c driver.Claim, att 
 	}
 	if c.Try {
 		req.Compare[1] = ifNone(dir)
-		req.Failure = append(req.Failure, neighbours(dir)) // who is in its way
+		req.Failure = append(req.Failure, readAhead(dir)) // who is in its way
 		return req, nil
 	}
 	// The read comes before the put in the Txn, and does not find this claim.
-	req.Success = []*pb.RequestOp{neighbours(dir), doPut(seat.key, c.Value, att.lease)}
+	req.Success = []*pb.RequestOp{readAhead(dir), doPut(seat.key, c.Value, att.lease)}
 	return req, nil
 }
 
@@ -381,8 +381,8 @@ func (l *lease) mixed(what string, c driver.Claim, other *mvccpb.KeyValue) error
 	return fmt.Errorf("etcd: %s: %w", what, driver.Misfit(c.Name, n, c.Slots))
 }
 
-// free says whether the claim that this Txn entered holds, by what it read.
-func free(slots int, entered *pb.TxnResponse) bool {
+// holdsOnEntry says whether the claim that this Txn entered holds, by what it read.
+func holdsOnEntry(slots int, entered *pb.TxnResponse) bool {
 	held, _ := evaluate("", slots, kvsAt(entered, 0), kvsAt(entered, 1))
 	return held
 }

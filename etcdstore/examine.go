@@ -277,7 +277,7 @@ func (s *Store) permissions(ctx context.Context, name string) []driver.Finding {
 		}
 	}
 	if len(denied) == 0 {
-		f.Found = fmt.Sprintf("may read, write and delete below %q; %s", s.prefix, s.guard(ctx))
+		f.Found = fmt.Sprintf("may read, write and delete below %q; %s", s.prefix, s.authText(ctx))
 		return []driver.Finding{f}
 	}
 	f.Level, f.Found = driver.Failed, fmt.Sprintf("this user may not read, write and delete below %q", denied)
@@ -303,7 +303,7 @@ func (s *Store) dirsOf(name string) []neededDir {
 		{s.prefix + keptKeys, "no value is kept beyond a term, and primacy postgres does not run"}}
 }
 
-func (s *Store) guard(ctx context.Context) string {
+func (s *Store) authText(ctx context.Context) string {
 	switch on, err := asksForUsers(ctx, s.wire); {
 	case err != nil:
 		return "whether etcd asks for a user was not told"

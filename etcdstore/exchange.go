@@ -112,7 +112,7 @@ func (l *lease) exchange(ctx context.Context, from, to *seatState, p driver.Plac
 func (l *lease) swap(from string, token int64, to string, c driver.Claim, att attachment) *pb.TxnRequest {
 	return &pb.TxnRequest{
 		Compare: []*pb.Compare{ifMod(l.recordKey, att.recordMod), ifCreate(to, 0), ifCreate(from, token)},
-		Success: []*pb.RequestOp{doDelete(from), neighbours(l.s.lineDir(c.Name)), doPut(to, c.Value, att.lease)},
+		Success: []*pb.RequestOp{doDelete(from), readAhead(l.s.lineDir(c.Name)), doPut(to, c.Value, att.lease)},
 		Failure: []*pb.RequestOp{doGet(to), doGet(l.recordKey)},
 	}
 }

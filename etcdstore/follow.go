@@ -59,9 +59,9 @@ func (n *newsbox) released(id seatID, token uint64) {
 	}
 }
 
-// known tells the queued places of which enough is known without a read. It returns the others:
+// tellKnown tells the queued places of which enough is known without a read. It returns the others:
 // their lines must be read.
-func (n *newsbox) known() (out []driver.News, doubtful []*waiter) {
+func (n *newsbox) tellKnown() (out []driver.News, doubtful []*waiter) {
 	for _, wt := range n.waiters.take(n.s.wire.Hub) {
 		if n.over() {
 			break // all of them, perhaps thousands, have been dropped
@@ -203,7 +203,7 @@ func (n *newsbox) lookAt(ctx context.Context, some []*waiter) (out []driver.News
 		req := &pb.TxnRequest{}
 		var at []int // where the answers about each begin
 		for _, wt := range some {
-			ops := n.looking(wt.place())
+			ops := n.lookOps(wt.place())
 			if len(at) > 0 && len(req.Success)+len(ops) > most {
 				break
 			}

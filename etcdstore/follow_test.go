@@ -335,7 +335,7 @@ func TestSimulatedHeldAsItsWatchIsLost(t *testing.T) {
 	h.Deliver(wt.in[0], goneAt(101, "primacy/x/b"))
 	h.Lost(wt.in[0], false)
 	h.Unlock()
-	out, _ := l.known()
+	out, _ := l.tellKnown()
 	l.readWhatWasTold()
 	if len(out) != 1 || !out[0].Held || !l.changed[wt.seat] {
 		t.Errorf("news %+v, to be read: %v", out, l.changed)

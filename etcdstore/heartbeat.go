@@ -38,18 +38,18 @@ const (
 
 func roundUp(d, unit time.Duration) time.Duration { return (d + unit - 1) / unit * unit }
 
-// instant is a moment on both clocks: the boot clock counts suspended time, and tests fake Go's.
-type instant struct {
+// moment is an instant on both clocks: the boot clock counts suspended time, and tests fake Go's.
+type moment struct {
 	boot time.Duration
 	mono time.Time
 }
 
 // now reads both clocks. Only a session with a heartbeat needs them: the age of the last proof
 // tells whether the base still stands.
-func now() instant { return instant{boottime.Now(), time.Now()} }
+func now() moment { return moment{boottime.Now(), time.Now()} }
 
 // ago returns how long ago i was, by the clock that shows more.
-func (i instant) ago() time.Duration { return max(boottime.Now()-i.boot, time.Since(i.mono)) }
+func (m moment) ago() time.Duration { return max(boottime.Now()-m.boot, time.Since(m.mono)) }
 
 // heartbeat is that of a lease.
 type heartbeat struct {
@@ -58,8 +58,8 @@ type heartbeat struct {
 	hedgeAfter  time.Duration // a heartbeat that has no answer for so long is sent to another member too
 
 	mu       sync.Mutex    // guards what follows
-	proven   instant       // before the last call that proved the base
-	tried    instant       // before the last call that tried to
+	proven   moment        // before the last call that proved the base
+	tried    moment        // before the last call that tried to
 	pause    time.Duration // from tried to the next one
 	underWay bool          // one is under way
 
@@ -68,7 +68,7 @@ type heartbeat struct {
 	silentSince time.Time // when the first of those heartbeats began
 }
 
-func newHeartbeat(key string, ttl, base time.Duration, asked instant) *heartbeat {
+func newHeartbeat(key string, ttl, base time.Duration, asked moment) *heartbeat {
 	limit := base/2 - ttl
 	return &heartbeat{key: key, maxProofAge: limit, hedgeAfter: ttl / 20, proven: asked, tried: asked, pause: limit / 4}
 }
@@ -117,7 +117,7 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member et
 	send := func(member etcdwire.MemberConn) { go func() { answers <- r.beatAt(ctx, member) }() }
 	begun, answered := time.Now(), false
 	var other etcdwire.MemberConn
-	defer func() { r.heard(ctx, begun, first, other, answered, err) }()
+	defer func() { r.noteAnswers(ctx, begun, first, other, answered, err) }()
 	send(first)
 	more := time.NewTimer(r.heartbeat.hedgeAfter)
 	defer more.Stop()
@@ -129,33 +129,33 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member et
 		}
 		return ok
 	}
-	under, sent := 1, false
+	pending, sent := 1, false
 	for {
 		select {
 		case a := <-answers:
-			under--
+			pending--
 			answered = answered || a.at == first && a.err == nil
 			if !sent && a.err != nil && ctx.Err() == nil {
 				if sent = true; second() {
-					under++
+					pending++
 				}
 			}
-			if a.err == nil || under == 0 {
+			if a.err == nil || pending == 0 {
 				return a.resp, a.at, a.err
 			}
 		case <-more.C:
 			if !sent && second() {
-				under++
+				pending++
 			}
 			sent = true
 		}
 	}
 }
 
-// heard notes who has answered a heartbeat that began at begun and ended with err. One heartbeat is
+// noteAnswers notes who has answered a heartbeat that began at begun and ended with err. One heartbeat is
 // too short to blame a member: the first is left only when it has been silent for maxSilentTimes
 // in a row. If nobody has answered, the next heartbeat goes to another member beside the first.
-func (r *renewal) heard(ctx context.Context, begun time.Time, first, other etcdwire.MemberConn, answered bool,
+func (r *renewal) noteAnswers(ctx context.Context, begun time.Time, first, other etcdwire.MemberConn, answered bool,
 	err error,
 ) {
 	if ctx.Err() == context.Canceled || r.s.wire.Context().Err() != nil {

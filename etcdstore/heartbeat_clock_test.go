@@ -50,7 +50,7 @@ func TestSimulatedWatchIsWokenForNothing(t *testing.T) {
 // or, in a test, only Go's clock goes on.
 func TestInstantIsAsOldAsEitherClockSays(t *testing.T) {
 	const old = time.Minute
-	for _, i := range []instant{{boottime.Now() - old, time.Now()}, {boottime.Now(), time.Now().Add(-old)}} {
+	for _, i := range []moment{{boottime.Now() - old, time.Now()}, {boottime.Now(), time.Now().Add(-old)}} {
 		if ago := i.ago(); ago < old {
 			t.Errorf("seed 1: an instant that one clock has %v ago is %v old", old, ago)
 		}

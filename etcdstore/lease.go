@@ -21,7 +21,7 @@ import (
 // up or in the same line:
 //
 //  1. seatState.turn: a seat's turn, the only lock that is held through requests
-//  2. livenessGuard.mu
+//  2. livenessSubs.mu
 //  3. the hub's lock (etcdwire.Hub.Lock), which guards each waiter too
 //  4. waiters.mu, newsbox.mu, livenessWatches.mu
 //  5. session.mu, seats.mu, batcher.mu, heartbeat.mu, journal.mu, owners.mu, journalLeases.mu
@@ -84,16 +84,16 @@ func (s *Store) ttls(asked time.Duration) (ttl, base time.Duration, withHeartbea
 // newLease puts a lease together, of that ID. Nothing runs yet.
 func newLease(s *Store, id int64) *lease {
 	se := &session{s: s, id: id, recordKey: s.sessionKey(id), stem: stemOf(id, 0), gone: make(chan struct{})}
-	table := &seats{by: map[seatID]*seatState{}}
-	l := &lease{session: se, seats: table,
-		renewal: &renewal{session: se, seats: table},
-		newsbox: newNewsbox(se, table),
+	ss := &seats{by: map[seatID]*seatState{}}
+	l := &lease{session: se, seats: ss,
+		renewal: &renewal{session: se, seats: ss},
+		newsbox: newNewsbox(se, ss),
 		batch:   &batcher{w: s.wire, j: s.journal}}
 	se.onEnd = func() {
 		// First, so that News tells of the end: Close waits while a keepalive stream is opened.
 		l.waiters.poke()
 		l.keepalives.Close()
-		for _, sub := range table.subs() {
+		for _, sub := range ss.subs() {
 			sub.Stop()
 		}
 		l.newsbox.close()

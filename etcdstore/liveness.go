@@ -128,9 +128,9 @@ func (ls *livenessWatches) watchOfLocked(claim string) *livenessWatch {
 	return v
 }
 
-// livenessGuard has sessions watched for one waiter: News sets it up, and whoever gives the place
+// livenessSubs has sessions watched for one waiter: News sets it up, and whoever gives the place
 // up ends it, perhaps at the same time.
-type livenessGuard struct {
+type livenessSubs struct {
 	mu    sync.Mutex // livenessWatches.mu and the hub's lock are taken under it
 	subs  []*livenessSub
 	ended bool
@@ -139,7 +139,7 @@ type livenessGuard struct {
 // watchOnly has the sessions of those claims watched from now on, and no others, unless stop was
 // called. It calls claims under the lock: of two calls at once, the one that comes later reads
 // later.
-func (g *livenessGuard) watchOnly(ls *livenessWatches, claims func() []string, notify func()) {
+func (g *livenessSubs) watchOnly(ls *livenessWatches, claims func() []string, notify func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ended {
@@ -157,7 +157,7 @@ func (g *livenessGuard) watchOnly(ls *livenessWatches, claims func() []string, n
 	}
 }
 
-func (g *livenessGuard) stop() {
+func (g *livenessSubs) stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.ended = true
@@ -331,7 +331,7 @@ func (v *livenessWatch) ended(deleted []string, kvs []*mvccpb.KeyValue) {
 		v.leaveLocked()
 	}
 	v.all.mu.Unlock()
-	v.s.wire.Background(v.notifyAgain)
+	v.s.wire.Background(v.remindWaiters)
 	v.s.wire.Background(func(ctx context.Context) {
 		for _, id := range leases {
 			for v.s.wire.Revoke(ctx, "end a dead session", id) != nil && ctx.Err() == nil {
@@ -341,9 +341,9 @@ func (v *livenessWatch) ended(deleted []string, kvs []*mvccpb.KeyValue) {
 	})
 }
 
-// notifyAgain waits a moment and then notifies those who still wait behind claims of the session.
+// remindWaiters waits a moment and then notifies those who still wait behind claims of the session.
 // Most have heard of the end from the hub by then and are not among them: thousands need not ask.
-func (v *livenessWatch) notifyAgain(ctx context.Context) {
+func (v *livenessWatch) remindWaiters(ctx context.Context) {
 	_ = storeutil.Sleep(ctx, etcdwire.RetryPause/2)
 	v.all.mu.Lock()
 	subs := make([]*livenessSub, 0, len(v.subs))

@@ -38,8 +38,8 @@ type newsbox struct {
 // ownRecord stands for the session's record in newsbox.changed: no claim is without a name.
 var ownRecord seatID
 
-func newNewsbox(se *session, table *seats) *newsbox {
-	return &newsbox{session: se, seats: table, changed: map[seatID]bool{},
+func newNewsbox(se *session, ss *seats) *newsbox {
+	return &newsbox{session: se, seats: ss, changed: map[seatID]bool{},
 		waiters: &waiters{wake: make(chan struct{}, 1), by: map[seatID]*waiter{}}}
 }
 
@@ -85,7 +85,7 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 // gather returns the news of all that was heard of. If there is news that needs no read, it returns
 // that and reads nothing. The next call reads in any case, or a busy lease would never read.
 func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
-	out, doubtful := n.known()
+	out, doubtful := n.tellKnown()
 	if n.owesRead = len(out) > 0 && !n.owesRead; n.owesRead {
 		n.waiters.pushQuietly(doubtful...)
 		return out, nil

@@ -42,14 +42,14 @@ type standing struct {
 	othersBehind bool          // others stand behind it
 }
 
-// neighbours is the read by which a new exclusive claim learns who stands before it. It reads at
+// readAhead is the read by which a new exclusive claim learns who stands before it. It reads at
 // most maxAhead claims: if it finds as many, there may be more. It reads in the order of keys: to
 // find the youngest, etcd would sort the whole line while everybody's writes wait.
-func neighbours(dir string) *pb.RequestOp {
+func readAhead(dir string) *pb.RequestOp {
 	return doRange(keysOnly(prefixRange(dir), maxAhead))
 }
 
-// byAge returns what neighbours has read, the youngest first. It reports false where there may be
+// byAge returns what readAhead has read, the youngest first. It reports false where there may be
 // more.
 func byAge(kvs []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, bool) {
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(b.CreateRevision, a.CreateRevision) })
@@ -112,15 +112,15 @@ func rightBefore(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) 
 
 // look reads a place, and what stands before it, at one instant.
 func (se *session) look(ctx context.Context, what string, p driver.Place) (standing, error) {
-	resp, _, err := se.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: se.looking(p)})
+	resp, _, err := se.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: se.lookOps(p)})
 	if err != nil {
 		return standing{}, err
 	}
 	return se.standingIn(p, resp, 0), nil
 }
 
-// looking returns the reads of look. Their answers are for standingIn, with the index of the first.
-func (se *session) looking(p driver.Place) []*pb.RequestOp {
+// lookOps returns the reads of look. Their answers are for standingIn, with the index of the first.
+func (se *session) lookOps(p driver.Place) []*pb.RequestOp {
 	dir := se.s.lineDir(p.Name)
 	ops := append([]*pb.RequestOp{doFind(se.keyOf(p))}, readsBefore(dir, p.Slots, int64(p.Token))...)
 	if p.Slots > 0 {

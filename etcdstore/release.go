@@ -101,7 +101,7 @@ func (l *lease) removeFound(ctx context.Context, seat *seatState) error {
 // repeats the Txn until its compares fit what stands. The caller has the turn.
 func (l *lease) retractInDoubt(ctx context.Context, seat *seatState, create int64, jr *journalRecord) error {
 	for {
-		left := jr
+		leaves := jr
 		req := &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(l.recordKey, l.recordCreated), ifCreate(seat.key, create)},
 			Success: []*pb.RequestOp{doReplace(l.recordKey, l.recordValue)},
@@ -110,10 +110,10 @@ func (l *lease) retractInDoubt(ctx context.Context, seat *seatState, create int6
 		if create != 0 {
 			req.Success = append(req.Success, doDelete(seat.key))
 		} else {
-			left = nil // it removes nothing
+			leaves = nil // it removes nothing
 		}
 		req.Success = append(req.Success, doGet(l.recordKey)) // a move may have come before: it tells the lease too
-		resp, out := l.s.journal.sendWithRecord(ctx, req, left)
+		resp, out := l.s.journal.sendWithRecord(ctx, req, leaves)
 		err := l.s.wire.Explain(ctx, verb("release", seat.Name), out)
 		if isGone(err) {
 			return nil // the lease is gone, and with it every claim that stands or may come

@@ -65,8 +65,8 @@ type waiter struct {
 	key    string
 	token  int64
 	slots  int
-	live   livenessGuard // watches the sessions of the claims right before it
-	queued bool          // News is to look at it, and has not yet; guarded by waiters.mu
+	live   livenessSubs // watches the sessions of the claims right before it
+	queued bool         // News is to look at it, and has not yet; guarded by waiters.mu
 
 	// What follows is guarded by the hub's lock, under which the hub calls the exported methods.
 	in      []*etcdwire.Watch // where it hears of its line
@@ -85,8 +85,8 @@ type waiter struct {
 	doubts  int  // how often doubt has made it unsure
 	asked   int  // doubts at the last call of ask: later ones are newer than the read after that
 
-	next     int64 // the create revision of ahead[0] at the last call of movedLocked
-	watching bool  // the session of that one has a heartbeat
+	lastBefore  int64 // the create revision of ahead[0] at the last call of predecessorChangedLocked
+	beforeBeats bool  // the session of that one has a heartbeat: it is watched
 }
 
 // newWaiterLocked returns a waiter for a claim, with what its entry has found before it. The
@@ -351,18 +351,18 @@ func (wt *waiter) MessageEnd() {
 			wt.outcome = holds
 		}
 	}
-	if moved := wt.movedLocked(); moved || wt.outcome == holds || wt.outcome == ended || wt.unsure {
+	if moved := wt.predecessorChangedLocked(); moved || wt.outcome == holds || wt.outcome == ended || wt.unsure {
 		wt.all.push(wt)
 	}
 }
 
-// movedLocked reports whether the claim right before is another one than at the last call, and
+// predecessorChangedLocked reports whether the claim right before is another one than at the last call, and
 // either of the two has a heartbeat: whose session is watched must change.
-func (wt *waiter) movedLocked() bool {
-	if len(wt.ahead) == 0 || wt.ahead[0].rev == wt.next {
+func (wt *waiter) predecessorChangedLocked() bool {
+	if len(wt.ahead) == 0 || wt.ahead[0].rev == wt.lastBefore {
 		return false
 	}
-	had := wt.watching
-	wt.next, wt.watching = wt.ahead[0].rev, strings.Contains(wt.ahead[0].key, beatMark)
-	return had || wt.watching
+	had := wt.beforeBeats
+	wt.lastBefore, wt.beforeBeats = wt.ahead[0].rev, strings.Contains(wt.ahead[0].key, beatMark)
+	return had || wt.beforeBeats
 }

@@ -79,7 +79,7 @@ func PrefixEnd(prefix string) string {
 
 // Source returns the watch that tells what w is to see: w while it stands, otherwise the prefix
 // watch if that may replace w. The prefix watch may not stand yet: then its Since is 0, and w's
-// listeners are told (Begun) once it stands. The caller holds the lock, here and in all that follow.
+// listeners are told (Begun) once it stands. The caller holds the lock, as for all that follow.
 func (h *Hub) Source(w *Watch) *Watch {
 	if w.Since == 0 && w.Replaceable && h.PrefixWatch != nil {
 		return h.PrefixWatch

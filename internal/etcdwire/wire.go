@@ -6,8 +6,8 @@
 //
 // The hub's lock (Hub.Lock) comes first: listeners and subscribers are called under it. The locks
 // of Members, Keepalives and Wire guard their own fields. No other lock of ours is taken under
-// them, and no listener is called. But a keepalive stream is opened under that of Keepalives, which may take a
-// login at another member.
+// them, and no listener is called. But a keepalive stream is opened under that of Keepalives, which
+// may take a login at another member.
 package etcdwire
 
 import (
