@@ -17,12 +17,13 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Claims and releases of one lease go to etcd in batches.
+// Exclusive claims, and releases, of one lease go to etcd in batches. A shared claim and a release
+// in doubt go alone (see sendEntry and retractInDoubt).
 //
-// An operation goes at once, alone and in its caller's goroutine, while few others are under way
-// and all of them alone. Otherwise it is queued until one of those returns. Then all that are
-// queued go in one Txn, each as a Txn within it with its own compares: one whose compare fails does
-// not fail the others.
+// While no batch and fewer than maxAlone operations are under way, an operation goes at once, alone
+// and in its caller's goroutine. Otherwise it is queued until one of those returns. Then all that
+// are queued go in one Txn. Each is a Txn within it with its own compares: an operation whose
+// compare fails does not fail the others.
 //
 // Where etcd answers with an error it has done all of the Txn or nothing. If one operation alone
 // may be to blame, both halves are sent again, down to that operation: each may be repeated. After
@@ -40,7 +41,8 @@ import (
 const (
 	// maxAlone is how many operations may be under way alone.
 	maxAlone = 4
-	// maxBatches is how many Txns of several may be: a second one only when enough wait to fill it.
+	// maxBatches is how many Txns of several may be under way. A second one begins only when enough
+	// are queued to fill it, or when nothing was sent or has returned for etcdwire.BlameAfter.
 	maxBatches = 4
 	// bytesTogether bounds the bytes of one Txn. etcd takes 1.5 MiB by default; a single operation
 	// may be larger than this.
@@ -216,9 +218,10 @@ func (p *batcher) gather() {
 	}
 }
 
-// fill takes as many out of the queue as may go together. It returns nil where the goroutine is to
-// end: nothing is queued, or so little that another goroutine's next batch takes it along. A new
-// goroutine (anew) takes what there is.
+// fill takes as many out of the queue as may go together, the oldest first. It returns nil where
+// the goroutine that sends is to end: nothing is queued, or less than a whole Txn while another
+// such goroutine runs, whose next fill takes it. A goroutine's first fill (anew) takes what there
+// is.
 func (p *batcher) fill(anew bool) *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -276,7 +279,9 @@ func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc)
 }
 
 // sendOps sends operations of a batch, at most so many at once, and gives their callers the
-// answers.
+// answers. If one of several may be to blame for an error, it sends them again: where etcd is full
+// and some leave records, all without their records; otherwise in halves, and where etcd found too
+// many operations it notes the smaller limit first.
 func (p *batcher) sendOps(t *batch, all []*op, most int) {
 	for len(all) > 0 {
 		n := p.fit(all, most)
@@ -339,6 +344,7 @@ func (p *batcher) fit(all []*op, most int) int {
 	return len(all)
 }
 
+// present returns those whose callers still wait.
 func (p *batcher) present(all []*op) []*op {
 	p.mu.Lock()
 	defer p.mu.Unlock()
