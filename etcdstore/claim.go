@@ -192,7 +192,8 @@ func (l *lease) enterOrFind(ctx context.Context, seat *seatState, c driver.Claim
 	return p, nil
 }
 
-// enter puts the claim's key. The caller has the seat's turn and has called begin.
+// enter puts the claim's key. It tries again where failed says so: each time something has changed,
+// or was removed, between. The caller has the seat's turn and has called begin.
 func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (driver.Place, error) {
 	// The first Txn of an exclusive claim is not expected to fail, and every byte goes through
 	// etcd's log: only the next one reads why.
@@ -239,8 +240,10 @@ func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnReques
 	return l.batch.send(ctx, "claim", c.Name, req, nil)
 }
 
-// failed deals with an entry whose compares failed, by what was read. Done says that there is no
-// further try. The caller has the seat's turn.
+// failed deals with an entry whose compares failed, by what was read, in the order of entry's and
+// sharedEntry's Failure: the claim's own key; the record; for a shared claim, claims with fewer and
+// with more slots (as keys sort); for a Try that asks for an empty line, who is in its way. Done
+// says that there is no further try. The caller has the seat's turn.
 func (l *lease) failed(ctx context.Context, seat *seatState, c driver.Claim, att attachment, resp *pb.TxnResponse,
 ) (p driver.Place, err error, done bool) {
 	own, rec := kvAt(resp, 0), kvAt(resp, 1)
@@ -297,7 +300,7 @@ func (l *lease) adopt(ctx context.Context, seat *seatState, c driver.Claim, own 
 		err := l.remove(ctx, seat.Name, seat.key, own.CreateRevision, nil)
 		return driver.Place{}, err, err != nil
 	}
-	l.entered(seat, own.CreateRevision, own.ModRevision, false)
+	l.entered(seat, own.CreateRevision, own.ModRevision, false) // enterOrFind looks whether it holds, and announces
 	p, err := l.enterOrFind(ctx, seat, c)
 	return p, err, true
 }
@@ -348,7 +351,8 @@ func (l *lease) sharedEntry(ctx context.Context, seat *seatState, c driver.Claim
 }
 
 // room returns a revision at which one more claim on the semaphore would have held. It returns
-// [driver.ErrTaken] if there is no room: such a Try need not enter, and be in others' way.
+// [driver.ErrTaken] if there was no room. So a Try that would fail does not enter, where it would
+// be in others' way until it is removed.
 func (l *lease) room(ctx context.Context, seat *seatState, c driver.Claim) (int64, error) {
 	what, dir := verb("claim", c.Name), l.s.lineDir(c.Name)
 	resp, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
