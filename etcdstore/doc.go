@@ -10,15 +10,18 @@
 // etcd's keepalive does not go through consensus: a leader that was cut off and paused still
 // acknowledges renewals while the majority revokes the lease. So a renewal counts only when, after
 // it, a linearizable read was answered on the same connection, and then two requests went through
-// the log at one member, in the raft term of the grant. That needs etcd 3.4.42, 3.5.28, 3.6.9 or
-// 3.7: older ones answer linearizable reads with old state after a pause.
+// the log at one member, in the raft term of the grant. In a later raft term it counts once the
+// session was moved to a lease granted in that term. That needs etcd 3.4.42, 3.5.28, 3.6.9 or 3.7:
+// older ones answer linearizable reads with old state after a pause.
 //
 // A session with a ttl below 2 s, or with [Options.Heartbeat], rewrites a key of its own each
-// renewal. Whoever waits right behind it watches that key, and ends the session when it has not
-// changed for 1.12 × ttl; who tries again and again without waiting does so too. etcd's own
-// clients in the line do not, and who only looks does not: they see a crashed session until the
-// lease below it ends, after 10 s or 4 × ttl, whichever is longer. What a heartbeat costs is told
-// at [Options.Heartbeat].
+// renewal, and is on a longer lease that is renewed beside that. Such a renewal counts when the key
+// was written, and the lease was proved so recently, as above, that it outlives the ttl. Whoever
+// waits right behind the session watches that key, and ends the session when it has not changed
+// for 1.12 × ttl. So does a process that tries again and again. Nobody else ends it: etcd's own
+// clients in the line, and processes that only look, see a crashed session until the lease below
+// it ends, after 10 s or 4 × ttl, whichever is longer. What a heartbeat costs is told at
+// [Options.Heartbeat].
 //
 // Endpoints are members, or load balancers that pass connections through; not etcd's own
 // grpc-proxy, which acknowledges renewals out of its cache.
@@ -28,8 +31,9 @@
 // removed. A user needs the right to read and write there. Without it, and while etcd is full
 // (NOSPACE), places are given up without their records.
 //
-// Where users of etcd's Mutex stand in the same line, fence on create revisions only: the number
-// that such a user shows a resource may be larger than the create revision of the claim behind.
+// Where users of etcd's Mutex stand in the same line, every user must fence by the create revision
+// of its own key. A user of that Mutex may show a resource another number, and it may be larger
+// than the create revision of the next claim: the resource would then refuse the next leader.
 //
 // # How to read the source
 //
@@ -40,6 +44,8 @@
 //
 // # Words
 //
+//	session   here: a [driver.Lease], from its grant to its end. The session of the root package
+//	          outlives it and gets another.
 //	record    the key of a session. Each Txn by which a claim enters or moves compares its mod
 //	          revision: to rewrite the record makes all earlier ones fail. A journal's records
 //	          are called journal records.
