@@ -147,9 +147,10 @@ func parseClaim(dir, key string) (slots int, session string) {
 	return driver.Unlimited, session
 }
 
-// isClaim reports whether a store with this prefix makes keys like this one. Another store may have
-// a longer prefix: all keys of a store with the prefix "primacy/billing/" are in the line "billing"
-// of one with "primacy/". Their sessions have no records here.
+// isClaim reports whether a store with this prefix makes keys like this one. A key in one of its
+// lines may be another store's: all keys of a store with the prefix "primacy/billing/" are in the
+// line "billing" of a store with the prefix "primacy/". Their sessions have no records below the
+// shorter prefix.
 func (k layout) isClaim(key string) bool {
 	rest, ours := strings.CutPrefix(key, k.prefix)
 	parts := strings.Split(rest, "/")
