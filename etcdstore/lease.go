@@ -12,20 +12,22 @@ import (
 )
 
 // lease is a [driver.Lease]: an etcd lease, the session's record under it, and at most one claim
-// for each seat. Its own methods enter claims and give them up. What it embeds
-// does the rest, each part under a lock of its own.
+// for each seat. Its own methods enter claims, replace their values and give them up. What it
+// embeds does the rest, each part under a lock of its own.
 //
 // # Locks
 //
-// All locks of this package. One may be held while one further down is taken, never one further
-// up or in the same line:
+// The mutexes of this package, and the turns. One may be held while one further down is taken,
+// never one further up or in the same line:
 //
-//  1. seatState.turn: a seat's turn, the only lock that is held through requests
+//  1. seatState.turn: a seat's turn, which is held through requests
 //  2. livenessSubs.mu
 //  3. the hub's lock (etcdwire.Hub.Lock), which guards each waiter too
 //  4. waiters.mu, newsbox.mu, livenessWatches.mu
 //  5. session.mu, seats.mu, batcher.mu, heartbeat.mu, journal.mu, owners.mu, journalLeases.mu
-//  6. the other locks of etcdwire
+//  6. the other locks of etcdwire; that of Keepalives is held while a stream is opened
+//
+// Store.lineReads is a semaphore: whoever waits for it holds none of these.
 //
 // Two seats' turns are taken in the order of the seats (see Exchange).
 type lease struct {
@@ -90,7 +92,7 @@ func newLease(s *Store, id int64) *lease {
 		newsbox: newNewsbox(se, ss),
 		batch:   &batcher{w: s.wire, j: s.journal}}
 	se.onEnd = func() {
-		// First, so that News tells of the end: Close waits while a keepalive stream is opened.
+		// First, so that News tells of the end: keepalives.Close waits while a stream is opened.
 		l.waiters.poke()
 		l.keepalives.Close()
 		for _, sub := range ss.subs() {
