@@ -18,20 +18,23 @@ import (
 // An exclusive claim waits until all before it are gone (see waiter). A reader waits for the
 // youngest exclusive claim before it: that one's end wakes all readers behind it, and nobody else.
 //
-// The slots of a semaphore come free in any order. Its first waiter hears of the end of every
-// shared claim. Each other waiter hears of two things: the end of the claim before it, and that the
-// claim before it holds by now. For a claim that comes to hold, and has others behind it, rewrites
-// its own key (announce). So a release costs its delete and a read by the first waiter; if others
-// wait, also a rewrite by the first waiter and two reads by the second, however long the line is.
-// If a claim that comes to hold does not rewrite its key, those behind it have their timers.
+// The slots of a semaphore come free in any order. Its first waiter watches all shared claims, and
+// hears of the end of each. Each other waiter watches the claim right before it, and hears of two
+// things: that this claim ends, and that it holds by now. A claim that comes to hold tells the
+// latter by a rewrite of its own key, if others are behind it (announce). If the rewrite fails,
+// those behind it have their timers.
+//
+// So a release costs its delete and a read by the first waiter. If others wait, it also costs a
+// rewrite by the first waiter and two reads by the second, however long the line is.
 
 // standing is how a place stands in its line at one revision. What is set:
 //
-//	the place                        ahead            waitsFor, rightBefore
-//	exclusive, waits                 who is before    none
-//	shared, waits for an exclusive   that claim       that claim
-//	shared, waits for a slot         none             shared claims
-//	holds                            none             none
+//	the place                        ahead            waitsFor          rightBefore
+//	exclusive, waits                 who is before    -                 -
+//	shared, waits for an exclusive   that claim       its key           that claim
+//	shared, the first for a slot     -                all shared ones   those before it
+//	shared, a later one for a slot   -                the one before    the one before
+//	holds                            -                -                 -
 type standing struct {
 	rev          int64
 	stands       bool
@@ -42,8 +45,9 @@ type standing struct {
 	othersBehind bool          // others stand behind it
 }
 
-// readAhead is the read by which a new exclusive claim learns who stands before it. It reads at
-// most maxAhead claims: if it finds as many, there may be more. It reads in the order of keys: to
+// readAhead is the read by which a new exclusive claim learns who stands before it. It is part of
+// the Txn that enters the claim, so all claims in the line stand before it. It reads at most
+// maxAhead of them: if it finds as many, there may be more. It reads in the order of keys: to
 // find the youngest, etcd would sort the whole line while everybody's writes wait.
 func readAhead(dir string) *pb.RequestOp {
 	return doRange(keysOnly(prefixRange(dir), maxAhead))
@@ -119,7 +123,9 @@ func (se *session) look(ctx context.Context, what string, p driver.Place) (stand
 	return se.standingIn(p, resp, 0), nil
 }
 
-// lookOps returns the reads of look. Their answers are for standingIn, with the index of the first.
+// lookOps returns the reads of look, for standingIn: first the place's key, then those of
+// readsBefore (exclusive claims and, for a semaphore, shared ones), then, for a semaphore, a shared
+// claim behind it.
 func (se *session) lookOps(p driver.Place) []*pb.RequestOp {
 	dir := se.s.lineDir(p.Name)
 	ops := append([]*pb.RequestOp{doFind(se.keyOf(p))}, readsBefore(dir, p.Slots, int64(p.Token))...)
@@ -131,6 +137,8 @@ func (se *session) lookOps(p driver.Place) []*pb.RequestOp {
 	return ops
 }
 
+// standingIn returns how a place stands by the answers to lookOps, the first of which is at index
+// at.
 func (se *session) standingIn(p driver.Place, resp *pb.TxnResponse, at int) standing {
 	kv := kvAt(resp, at)
 	if kv == nil || uint64(kv.CreateRevision) != p.Token {
@@ -150,7 +158,7 @@ func (se *session) standingIn(p driver.Place, resp *pb.TxnResponse, at int) stan
 	st.held, st.waitsFor = evaluate(se.s.lineDir(p.Name), p.Slots, first, shared)
 	st.rightBefore = rightBefore(st.waitsFor, shared)
 	if len(first) > 0 && string(first[0].Key) == st.waitsFor.Key && !st.waitsFor.Puts {
-		st.ahead = predecessors(first) // it waits for that one's end
+		st.ahead = predecessors(first) // of the two that evaluate may name it waits for the exclusive one
 	}
 	return st
 }
