@@ -16,13 +16,14 @@ import (
 // seatID names a seat: for each, a lease has at most one claim.
 type seatID = storeutil.Seat
 
-// seatState is what a lease knows of its claim on one seat. There is one key for a seat, so claims,
-// releases and transfers go one after another: each takes the seat's turn. Neither seat nor turn
-// changes. seats.mu guards the rest; only begin, by the turn's holder, changes slots and key.
+// seatState is what a lease knows of its claim on one seat. A seat has at most one claim, so claims,
+// releases and transfers go one after another: each takes the seat's turn. seatID and turn never
+// change. seats.mu guards all other fields. Only begin changes slots and key, and its caller has
+// the turn: whoever has the turn may read them without seats.mu.
 type seatState struct {
 	seatID
-	turn  chan struct{}
-	refs  int                // verbs that use it; with none, and no claim, it is forgotten
+	turn  chan struct{}      // a mutex that a context can interrupt
+	refs  int                // calls of open without their drop; with none, and no claim, it is forgotten
 	slots int                // of the claim, or of the last one
 	key   string             // of the claim, or of the last one
 	stop  context.CancelFunc // ends the Claim under way; nil: none is
@@ -198,7 +199,8 @@ func (ss *seats) modOf(p driver.Place, newer int64) int64 {
 	return seat.mod
 }
 
-// exchangeable returns the token of the place that is given up, and whether one Txn will do.
+// exchangeable returns the token of the place that is given up, and whether one Txn will do. The
+// caller has both seats' turns.
 func (ss *seats) exchangeable(from, to *seatState, p driver.Place) (token int64, ok bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
