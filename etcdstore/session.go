@@ -67,9 +67,10 @@ func (se *session) end() {
 	})
 }
 
-// lost ends the lease, whose record no longer stands, and returns the error for that. Somebody may
-// have deleted only the record: then its claims still stand, under an etcd lease that nobody renews
-// any more. lost does not revoke it: the next one would lead before the caller has stopped.
+// lost ends the lease, whose record no longer stands, and returns the error for that. If somebody
+// has deleted only the record, its claims still stand, under an etcd lease that nobody renews any
+// more. lost does not revoke that etcd lease: the next candidate would lead before the caller has
+// stopped.
 func (se *session) lost(verb string) error {
 	se.end()
 	return se.goneErr(verb)
@@ -94,8 +95,8 @@ type attachment struct {
 	lease       int64   // the etcd lease that the record and the claims are attached to
 	raftTerm    uint64  // the raft term it was granted in, or an older one
 	recordMod   int64   // the record's mod revision: a claim enters only if it is this one (see retract)
-	oldLeases   []int64 // leases that some keys may still be on
-	claimsMoved bool    // no key is on an old one
+	oldLeases   []int64 // what Close revokes beside lease: some keys may be on them. It may have lease too
+	claimsMoved bool    // no claim is on another lease than lease
 }
 
 // attachment returns it as it is now.
@@ -105,9 +106,10 @@ func (se *session) attachment() attachment {
 	return se.attached
 }
 
-// noteRecord takes over a newer state of the record: its mod revision and its lease. The lease is
-// another one if a move was carried out and its answer lost: the next renewal then moves everything
-// again.
+// noteRecord takes over a newer state of the record: its mod revision and its lease. If a move was
+// carried out and its answer lost, that is another lease than the one known. Its raft term is not
+// known then (0), so the next renewal moves everything once more. The leases left behind are in
+// oldLeases, and end by themselves.
 func (se *session) noteRecord(mod, id int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
