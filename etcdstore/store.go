@@ -16,8 +16,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// The store's limits. Below minLease etcd keeps no lease in time, and a session has a heartbeat
-// (see heartbeat). Above 300 s a lease checkpoint may shorten a lease that was renewed since.
+// The store's limits. Below minLease etcd ends no lease in time: a session has a heartbeat instead
+// (see heartbeat). Above maxTTL etcd's lease checkpoints count: a checkpoint that is applied after
+// a renewal can set the lease back to the time left before that renewal.
 const (
 	minTTL   = 300 * time.Millisecond
 	minLease = 2 * time.Second
@@ -35,7 +36,7 @@ type Store struct {
 	heartbeats bool             // every session gets a heartbeat
 	owned      *clientv3.Client // made by Open, nil if the caller's
 
-	lineReads chan struct{} // a semaphore: holds one for each waiter that reads a line just now
+	lineReads chan struct{} // a semaphore: holds one value for each read of a line or a record by News
 
 	unverified bool // tests only: takes etcd's keepalive at its word, to show what that costs
 }
@@ -59,8 +60,8 @@ type Options struct {
 	// With passwords use 600 ms or more: when users or roles change all clients log in anew, which
 	// takes etcd about 0.1 s of a processor.
 	//
-	// A waiter's clock may run 12% faster than true time, whatever the holder's drift is, and so
-	// 1.12 ÷ (1 − drift) times as fast as the holder's.
+	// The clock of a process that waits may run at most 1.12 ÷ (1 − drift) times as fast as the
+	// holder's: 12% faster than true time, where the holder's runs slow by its whole drift.
 	Heartbeat bool
 }
 
@@ -87,8 +88,7 @@ func New(ctx context.Context, client *clientv3.Client, o Options) (*Store, error
 		o.Prefix = "primacy/"
 	}
 	if !strings.HasSuffix(o.Prefix, "/") {
-		return nil, fmt.Errorf("etcd: prefix %q must end in \"/\", or two prefixes could share keys: %w", o.Prefix,
-			driver.ErrRefused)
+		return nil, fmt.Errorf("etcd: prefix %q must end in \"/\": %w", o.Prefix, driver.ErrRefused)
 	}
 	if client == nil || len(client.Endpoints()) == 0 {
 		return nil, fmt.Errorf("etcd: no endpoints: %w", driver.ErrRefused)
@@ -132,8 +132,8 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 	return s, nil
 }
 
-// login makes a client. With a password the client logs in at once, at a member that may be frozen:
-// hence a try for each endpoint, each with a limit.
+// login makes a client. With a password the client logs in at once, at a member that may be frozen.
+// So login tries once for each endpoint and once more, each try with a limit.
 func login(ctx context.Context, c Config) (*clientv3.Client, error) {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
@@ -202,8 +202,9 @@ func dial(ctx context.Context, c Config) (*clientv3.Client, error) {
 	return client, err
 }
 
-// logins gives a request for an auth token several tries. The client makes it for each new stream,
-// at any member: with one of three frozen, every third renewal stream would hang in it.
+// logins gives a request for an auth token several tries. The client asks for a token for each new
+// stream, at any member. With one member of three frozen, every third renewal stream would hang in
+// that request.
 func logins(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, do grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
 ) error {
@@ -254,7 +255,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// startLineRead waits until one more waiter may read a line. The caller calls done after its read.
+// startLineRead waits until one more read of a line, or of a record by News, may begin. The caller
+// calls done after its read.
 func (s *Store) startLineRead(ctx context.Context) (done func(), err error) {
 	select {
 	case s.lineReads <- struct{}{}:
