@@ -4,7 +4,8 @@
 //
 // A store keeps leases and, per name, a line of claims. It stays stupid: deadlines, retries,
 // contexts, logs and every decision about leadership are written once, above it. A store may run
-// its own streams and watches, but it never decides who leads and never reads a clock to do so.
+// its own streams and watches. It may measure for how long a lease was not renewed, and end it. It
+// never decides who leads, and reads no clock to do so.
 //
 // # Rules for every method
 //
@@ -84,30 +85,31 @@ type Lease interface {
 	// the value that it has by then. One lease has at most one claim for each name and seat: the
 	// store removes a claim of an earlier ID before it enters one under a new ID.
 	//
-	// A claim with Try that does not hold at once gets [ErrTaken], and this call leaves nothing in
-	// the line. An earlier call of the same ID, with an unknown outcome, may have left a claim: the
-	// caller releases it by ID. [ErrGone]: the lease, or the claim of that ID, is no more.
-	// [ErrRefused], with nothing left in the line: also where the line has shared claims with other
-	// Slots.
+	// A claim with Try that does not hold at once gets [ErrTaken], and this call leaves no claim
+	// with Try in the line; its claims without Try may stand. An earlier call of the same ID, with
+	// an unknown outcome, may have left a claim: the caller releases it by ID. [ErrGone]: the
+	// lease, or the claim of that ID, is no more. [ErrRefused], with nothing left in the line: also
+	// where the line has shared claims with other Slots.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
 	// Follow has News tell, once for each place and call, as soon as the store finds out that the
-	// place is held (Held). It does no I/O and does not block. The following of a place ends when
-	// it is removed, which News tells as Gone; when its owner gives it up, which News does not
-	// tell; and when the store refuses for good to be asked about it, which News tells as Refused.
+	// place is held (Held). It does no I/O and does not block. The store follows a place until it
+	// is removed, which News tells as Gone; until the store refuses for good to be asked about it,
+	// which News tells as Refused; or until its owner gives it up, which News does not tell.
 	//
 	// Held means: at some instant after the place entered and before News returned, it was held.
-	// The store knows this by a read, or by a complete record of the removals from the line, those
-	// of the place itself included. If the place is known to have gone by then, News tells Gone,
-	// never Held. The store tells one waiter for each release, never all. It never relies on one
-	// signal alone: where a push can be lost there is a timer beside it.
+	// The store knows this by a read; or it has heard of every removal from the line since the
+	// place entered, and so of the place's own too. If the place is known to have gone by then,
+	// News tells Gone, never Held. The store tells those whom a release lets hold, never all who
+	// wait. It never relies on one signal alone: where a push can be lost there is a timer beside
+	// it.
 	Follow(places ...Place)
 
 	// Update replaces the value that observers see, of a place that is held or waits: that is a
 	// change of its line, which Next tells. The place keeps its order and its token. The value is
-	// replaced when Update returns nil. One whose outcome is unknown may be done later, and bring
-	// its value back over that of a later Update; those whose calls overlap take effect in any
-	// order.
+	// replaced when Update returns nil. An Update whose outcome is unknown may be carried out
+	// later, and replace the value of a later Update. Updates whose calls overlap take effect in
+	// any order.
 	// [ErrGone] if the place no longer stands.
 	Update(ctx context.Context, p Place, value []byte) error
 
