@@ -45,11 +45,11 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 		}
 		rec := resp.Kvs[0]
 		if rec.ModRevision == ended {
-			rec.Lease = 0 // its lease was revoked just now, and it still stands: etcd does not know that lease
+			rec.Lease = 0 // the record stands though its lease was revoked: etcd did not know that lease
 		}
 		if rec.Lease != first {
-			// Before its lease is revoked: the record goes with that, and then a repeated call
-			// would not find the claims that are left.
+			// sweep comes before the revocation, with which the record goes. If this call broke off
+			// in between, a repeated call would find no record, and so no claims that are left.
 			if done, err := s.sweep(ctx, what, session, rec); err != nil || !done {
 				if err != nil {
 					return err
@@ -63,7 +63,8 @@ func (s *Store) Revoke(ctx context.Context, session string) error {
 			}
 			ended = rec.ModRevision
 		}
-		// Again: a move that came between has saved the record onto a newer lease.
+		// Once more: a move that came between has put the record onto a newer lease. The round that
+		// finds no record is the last.
 	}
 }
 
