@@ -27,7 +27,8 @@ type BesideWrite struct {
 	Lease string
 	// Claim has the key end with the lease of the claim under which it is written.
 	Claim bool
-	// Only says whether the key is to be written over what stands there now. Nil: it is.
+	// Only, unless nil, is asked with what stands at the key now. If it returns false, this write
+	// is left out.
 	Only func(now BesideKey) bool
 }
 
@@ -54,8 +55,9 @@ func besideKey(key string, kv *mvccpb.KeyValue) BesideKey {
 // WriteBeside makes keys what they are to be, all in one Txn, and leaves alone those that are so
 // already. With a claimKey they are written only while the claim there has this token; see
 // [Store.ClaimKey]. So nothing is written any more once that claim is gone, not even by a request
-// that was held up on its way. ok is false where a key, or a lease, has changed meanwhile: then
-// nothing was written, and a later call may do it.
+// that was held up on its way. ok is false where a key, or a lease, has changed meanwhile: a later
+// call may do it. Then nothing was written, or, where an answer was lost, somebody has changed what
+// was.
 // The error is [driver.ErrGone] if the claim is gone, or a lease. After any other error they may
 // have been written, or may yet be, but only over what stood there, and under that claim.
 func (r *Raw) WriteBeside(ctx context.Context, claimKey string, token uint64, writes ...BesideWrite,
@@ -86,7 +88,7 @@ type besidePlan struct {
 	token    uint64
 	claim    int64            // the lease of the claim
 	leases   map[string]int64 // by session: the lease that it is on now
-	txn      *pb.TxnRequest
+	txn      *pb.TxnRequest   // what is to be sent
 }
 
 func (p *besidePlan) what() string { return verb("write keys beside", p.claimKey) }
