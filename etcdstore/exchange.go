@@ -45,8 +45,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 		return l.exchange(ctx, from, to, p, c, token)
 	})
 	if isGone(err) && !l.over() && l.seats.has(from, p) {
-		// c's ID was spent before the Txn was sent, so p still stands. The caller takes ErrGone of
-		// c to mean that p was given up.
+		// c's ID was spent before the Txn was sent (see claimIn), so p still stands. But Exchange
+		// promises with ErrGone that p was given up.
 		if err := l.releaseIn(ctx, from, p); err != nil {
 			return driver.Place{}, err
 		}
@@ -100,6 +100,7 @@ func (l *lease) exchange(ctx context.Context, from, to *seatState, p driver.Plac
 		case err == nil && l.recordChanged(resp, att):
 			continue
 		}
+		// etcd refused the Txn for good, or one of the two keys is not as the Txn expects.
 		if err := l.releaseIn(ctx, from, p); err != nil {
 			return driver.Place{}, err
 		}
