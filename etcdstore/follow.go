@@ -10,8 +10,9 @@ import (
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
-// Follow implements [driver.Lease]. A place costs a waiter, but no goroutine and no timer. Where a
-// process follows many places, one watch of etcd serves them all.
+// Follow implements [driver.Lease]. A place costs a waiter. There is a goroutine and a timer only
+// for each session with a heartbeat right before a place (livenessWatch). Where a process follows
+// many places, one watch of etcd serves them all.
 func (n *newsbox) Follow(places ...driver.Place) {
 	for _, p := range places {
 		wt := n.newWaiter(p)
@@ -77,7 +78,7 @@ func (n *newsbox) tellKnown() (out []driver.News, doubtful []*waiter) {
 			out = n.tellLast(out, wt, driver.News{Gone: true})
 		case unsure:
 			doubtful = append(doubtful, wt)
-		default:
+		default: // it waits, perhaps behind another one; or it was told as held, and nothing has changed
 			wt.watchPredecessor()
 		}
 	}
@@ -95,8 +96,8 @@ func (n *newsbox) keepFollowing(wt *waiter) bool {
 }
 
 // readWhatWasTold has News read the keys of the places that the last call told as held without a
-// read, unless they are followed again. Nothing listens to them, and they are not watched yet: one
-// that somebody has removed meanwhile would seem held.
+// read, unless they are followed again. No waiter listens to such a place any more, and its key is
+// watched only later (watchSoon): if somebody removed it in between, nobody would hear of that.
 func (n *newsbox) readWhatWasTold() {
 	for _, id := range n.toldUnread {
 		if n.waiters.of(id) == nil {
@@ -140,7 +141,9 @@ func (n *newsbox) tell(out []driver.News, wt *waiter, news driver.News) []driver
 // the lines are read, many at once.
 const quickAsks = 8
 
-// askAbout asks etcd what has become of places that are unsure, and adds the news.
+// askAbout asks etcd what has become of places that are unsure, and adds the news. It asks about
+// the first ones one by one, and reads the lines of the others. After an error it asks nothing
+// more: all that have no answer are queued again, for the next call of gather.
 func (n *newsbox) askAbout(ctx context.Context, out []driver.News, doubtful []*waiter) ([]driver.News, error) {
 	var some []*waiter
 	var err error
