@@ -17,7 +17,7 @@ import (
 //
 // The session is on an etcd lease of a longer ttl, the base. On that lease is the heartbeat too, a
 // key that each renewal rewrites under a compare of its create revision. Whoever waits right behind
-// the session watches the key. When it has not changed for the ttl, the waiter deletes it under a
+// the session watches the key. When it has not changed for 1.12 ttls, the waiter deletes it under a
 // compare of the revision seen last (see livenessWatch), and the session's record in the same Txn.
 // From then on every heartbeat fails, and so does every Txn by which a claim of the session enters
 // or moves: the session is dead for good. Only then its lease is revoked.
@@ -29,8 +29,9 @@ const (
 	// minBase is the shortest base: it outlives an election of etcd's leader and a move after
 	// that.
 	minBase = 10 * time.Second
-	// baseTTLs is how many times as long as the ttl a base is at least. A proof of the base serves
-	// for half the base less one ttl (maxProofAge): until then the next proof must come.
+	// baseTTLs is how many times as long as the ttl a base is at least. A renewal counts while the
+	// last proof of the base is at most maxProofAge old, half the base less one ttl: what counts
+	// then ends a ttl later at most, and half of the base is left as a margin.
 	baseTTLs = 4
 	// maxSilentTimes is how many heartbeats in turn a member may leave unanswered.
 	maxSilentTimes = 3
@@ -63,9 +64,9 @@ type heartbeat struct {
 	pause    time.Duration // from tried to the next one
 	underWay bool          // one is under way
 
-	silent      etcdwire.MemberConn // a member that was asked first and did not answer, this often in a row
-	silentTimes int
-	silentSince time.Time // when the first of those heartbeats began
+	silent      etcdwire.MemberConn // the member asked first by the last heartbeat, if it gave that no good answer
+	silentTimes int                 // how many heartbeats in a row it gave none
+	silentSince time.Time           // when the first of those began
 }
 
 func newHeartbeat(key string, ttl, base time.Duration, asked moment) *heartbeat {
@@ -107,7 +108,8 @@ type beatAnswer struct {
 }
 
 // beatOnce writes the heartbeat. A member that does not answer soon may be frozen, and a short ttl
-// leaves no time to find out: another one is asked too. It may be written twice.
+// leaves no time to find out: another member is asked too, once, if there is one. The heartbeat may
+// be written twice. beatAt ends with ctx, so beatOnce does.
 func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member etcdwire.MemberConn, err error) {
 	first, err := r.s.wire.Members.Current() // err is the named result, which the deferred call reads
 	if err != nil {
@@ -152,9 +154,11 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member et
 	}
 }
 
-// noteAnswers notes who has answered a heartbeat that began at begun and ended with err. One heartbeat is
-// too short to blame a member: the first is left only when it has been silent for maxSilentTimes
-// in a row. If nobody has answered, the next heartbeat goes to another member beside the first.
+// noteAnswers notes who has answered a heartbeat that began at begun and ended with err. answered
+// says whether first answered without an error before beatOnce returned. One heartbeat is too short
+// to blame a member: all calls leave first only when it has given maxSilentTimes heartbeats in a
+// row no such answer. If other has not answered either, the next heartbeat asks a third member
+// beside first, if there is one.
 func (r *renewal) noteAnswers(ctx context.Context, begun time.Time, first, other etcdwire.MemberConn, answered bool,
 	err error,
 ) {
