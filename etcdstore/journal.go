@@ -40,8 +40,8 @@ func newJournal(k layout, w *etcdwire.Wire) *journal {
 // page is how many keys are read or removed at once.
 const page = 500
 
-// Append implements [driver.Journal]. If the same record is there, and an earlier attempt of this
-// call may have put it, the outcome is unknown: another call may have put it too.
+// Append implements [driver.Journal]. If an attempt of this call got no answer, and then the same
+// record is there, the outcome is unknown: this call may have put it, or another one.
 func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
 ) (there driver.Record, added bool, err error) {
 	what := verb("append to journal", name)
@@ -109,8 +109,8 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 	}
 }
 
-// notGone turns ErrGone into an unknown outcome: only the record's lease is gone, nothing of the
-// caller's.
+// notGone turns ErrGone into an unknown outcome. Here etcd says so of a lease for journal records,
+// or of none of the caller's: the caller would take ErrGone for the end of its own lease or claim.
 func notGone(err error) error {
 	if isGone(err) {
 		return fmt.Errorf("the lease of the journal's records has ended: %s", err)
