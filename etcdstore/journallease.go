@@ -39,9 +39,9 @@ const (
 	otherIDs   = 3                // tried where a lease of somebody else has the ID
 	grantPause = 10 * time.Second // before a lease that could not be had is asked for again
 
-	// endOldLeases revokes the leases of endedMonths months, the last of them endedAfter months
-	// ago: all their records are older than recordLife. It does so only if it finds the leases of
-	// endedSeen months since.
+	// endOldLeases revokes the leases of endedMonths months. The latest of these months is
+	// endedAfter months ago, so all their records are older than recordLife. It revokes only if it
+	// finds leases of endedSeen of the months after those.
 	endedAfter  = 15
 	endedMonths = 13
 	endedSeen   = 4
@@ -114,8 +114,10 @@ func (rl *journalLeases) leaseFor(ctx context.Context, shard recordShard) int64 
 	return rl.knownID(shard)
 }
 
-// noteGrant notes what became of a grant. It replaces what forget or useNoLease has noted
-// meanwhile: etcd's next refusal has that noted again.
+// noteGrant notes what became of a grant. It replaces what forget or useNoLease has noted during
+// the grant. That does no harm: etcd refuses the next record that relies on it, and the refusal has
+// forget or useNoLease called again. Nor does a second grant of the shard that forget has let
+// begin: both find the same lease.
 func (rl *journalLeases) noteGrant(shard recordShard, r leaseState, id int64, err error) {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
