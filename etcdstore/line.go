@@ -242,9 +242,9 @@ func sessionOf(kv *mvccpb.KeyValue) string {
 	return session
 }
 
-// ownersOf returns the owners of the sessions that kvs are claims of. Records that are not known
-// yet are read as of rev: later, one whose session has ended would be missing, as another program's
-// is.
+// ownersOf returns the owners of the sessions that kvs are claims of. It reads the records that are
+// not known yet as of rev. At a later revision the record of a session that has ended since would
+// be missing, and its claim would look like another program's.
 func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValue, rev int64,
 ) (map[string]owner, error) {
 	out := map[string]owner{}
