@@ -21,9 +21,9 @@ import (
 // and a little more for the clocks, a Txn deletes the heartbeat if its revision is N. If the Txn
 // succeeds, no larger revision exists or ever will. So the holder counts no heartbeat that was sent
 // after the receipt, and its deadline, at most a ttl after the receipt, is over. This holds however
-// late etcd carries the Txn out, and however long this process slept before it. Both are needed:
-// the time counts from after the receipt, and the Txn compares N. Go's clock measures the silence:
-// in suspend it stands still, and the watch lasts longer.
+// late etcd carries the Txn out, and however long this process slept before it. It needs both: that
+// the silence counts from after the receipt, and that the Txn compares N. Go's clock measures the
+// silence: in suspend it stands still, and the watch lasts longer.
 //
 // A missing heartbeat alone proves nothing: whoever deleted it may not have waited. The watch takes
 // the deletion for one more change, and ends the session if the heartbeat is still missing one
@@ -40,8 +40,8 @@ type livenessWatch struct {
 	// What follows is guarded by livenessWatches.mu.
 	subs     map[*livenessSub]struct{}
 	deleted  map[string]bool // claims that endSession has deleted; not nil: the session is dead
-	forTry   *livenessSub    // of those who do not wait (see watchForTry)
-	tryTimer *time.Timer     // ends it
+	forTry   *livenessSub    // of those who do not wait (see watchForTry); in subs from a Try until tryTimer
+	tryTimer *time.Timer     // takes forTry out of subs; each Try sets it anew
 }
 
 // livenessWatches are all of a store, by session.
@@ -60,11 +60,10 @@ type livenessSub struct {
 
 const (
 	// silenceTTLs is how long the silence is, in ttls. With a drift of d the holder stops after
-	// (1 − d) ttls on its own clock. If each clock differs from true time by at most d, the
-	// waiter's runs at most (1 + d) ÷ (1 − d) times as fast as the holder's, and a silence of 1 + d
-	// ttls is enough. (If d is a share of the faster clock: 1 ÷ (1 − d) ttls.) At the default d of
-	// 0.10 that is 1.10, or 1.112. With any d, 1.12 ttls are enough while the waiter's clock runs
-	// at most 1.12 ÷ (1 − d) times as fast as the holder's.
+	// (1 − d) ttls on its own clock. So 1.12 ttls on the waiter's clock are enough while that clock
+	// runs at most 1.12 ÷ (1 − d) times as fast as the holder's. At the default d of 0.10 that
+	// allows a factor of 1.244. If each clock differs from true time by at most d, the factor is at
+	// most (1 + d) ÷ (1 − d), or 1.222.
 	silenceTTLs = 1.12
 	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with its
 	// lease.
@@ -202,7 +201,8 @@ func (v *livenessWatch) claimsLocked() (keys []string) {
 	return keys
 }
 
-// run watches until the session is dead or nobody waits behind it any more.
+// run watches until nobody waits behind the session any more: then ctx ends. Once the session is
+// dead, run deletes the claims of it that somebody still waits for.
 func (v *livenessWatch) run(ctx context.Context) {
 	changed, notify := etcdwire.Signal()
 	sub := v.s.wire.Hub.Watch(etcdwire.Span{Key: v.key, Puts: true}, notify)
@@ -273,8 +273,8 @@ func (v *livenessWatch) listen(ctx context.Context, sub *etcdwire.Sub, changed <
 }
 
 // endSession deletes the heartbeat, the record and the claims waited for, if the heartbeat still
-// has that revision (0: is still missing), and reports whether it did. Otherwise it returns the revision it has. It ends
-// the watch once nobody waits for a claim that is left.
+// has that revision (0: if it is still missing), and reports whether it did. Otherwise it returns
+// the heartbeat's revision. It ends the watch once nobody waits for a claim that is left.
 func (v *livenessWatch) endSession(last int64) (mod int64, dead bool, err error) {
 	record := v.s.prefix + sessions + v.session
 	claims := v.claims()
@@ -342,7 +342,8 @@ func (v *livenessWatch) ended(deleted []string, kvs []*mvccpb.KeyValue) {
 }
 
 // remindWaiters waits a moment and then notifies those who still wait behind claims of the session.
-// Most have heard of the end from the hub by then and are not among them: thousands need not ask.
+// After that moment most waiters have heard of the end from the hub and wait no more. Without it
+// thousands would ask etcd for nothing.
 func (v *livenessWatch) remindWaiters(ctx context.Context) {
 	_ = storeutil.Sleep(ctx, etcdwire.RetryPause/2)
 	v.all.mu.Lock()
