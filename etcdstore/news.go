@@ -51,7 +51,8 @@ type unwatchedClaim struct {
 }
 
 // News implements [driver.Lease]. Nothing relies on a push alone: from time to time it reads
-// though nothing was told.
+// though nothing was told. A round is one such read of the record and some keys. The more rounds
+// this call has made, the longer it pauses before the next check (PollAfter).
 func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 	n.watchRecord()
 	n.readWhatWasTold()
@@ -112,8 +113,8 @@ func (n *newsbox) untilCheck(rounds int) time.Duration {
 	return n.nextCheck.Sub(now)
 }
 
-// checkIfDue has some followed places checked where that is due. Every 4 s at most it also has some
-// keys read, and then reports true.
+// checkIfDue has some followed places checked where that is due. If the last time is more than 4 s
+// ago, it also has the record and some keys read, and then reports true.
 func (n *newsbox) checkIfDue() (rechecks bool) {
 	now := time.Now()
 	if n.nextCheck.IsZero() || now.Before(n.nextCheck) {
@@ -337,8 +338,8 @@ func (n *newsbox) request(kv *mvccpb.KeyValue) (driver.News, bool) {
 	return driver.News{}, false
 }
 
-// watchSoon has a claim's key watched once it has stood for long enough. Only the first such claim
-// wakes News: while there are any, News comes back by itself.
+// watchSoon has a claim's key watched once the claim has stood for WatchAfter. It wakes News only
+// for the first claim in toWatch: while there are any, News pauses for WatchAfter at most.
 func (n *newsbox) watchSoon(id seatID, token uint64) {
 	n.mu.Lock()
 	first := len(n.toWatch) == 0
