@@ -8,8 +8,9 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Raw reads and writes keys of other programs in the same etcd. It touches none of the store's own;
-// claims and leases of the store can guard keys, and end them.
+// Raw reads and writes keys of other programs in the same etcd. Claims and leases of the store can
+// guard such keys, and end them. Do not name keys below the store's prefix: nothing keeps Raw from
+// writing over the store's own.
 type Raw struct {
 	layout // of the store: for the leases that keys may end with
 	wire   *etcdwire.Wire
@@ -26,7 +27,8 @@ func (r *Raw) Get(ctx context.Context, key string) (value []byte, version uint64
 }
 
 // Put writes a value without a lease if the present one has that version; 0: if there is none. It
-// returns the new version. ok is false where another version stands: nothing was written then.
+// returns the new version. ok is false where another version stands: then nothing was written, or
+// somebody has written over it since.
 // After an error the value may have been written, or may yet be, but only over that version.
 func (r *Raw) Put(ctx context.Context, key string, value []byte, version uint64) (next uint64, ok bool, err error) {
 	return writeOver(ctx, r.wire, verb("write the key", key), key, value, version, "", 0)
