@@ -44,7 +44,8 @@ func (l *lease) releaseIn(ctx context.Context, seat *seatState, p driver.Place) 
 	case p.Token != 0:
 		return l.remove(ctx, p.Name, l.keyOf(p), int64(p.Token), l.s.journal.journalRecordOf(ctx, p))
 	}
-	// No claim of this ID stands, and no put of it is under way: only then is an ID forgotten.
+	// The lease knows no claim of this ID. It forgets a claim only once that does not stand and no
+	// put of it is under way, so nothing is to be done.
 	return nil
 }
 
@@ -101,7 +102,7 @@ func (l *lease) removeFound(ctx context.Context, seat *seatState) error {
 // repeats the Txn until its compares fit what stands. The caller has the turn.
 func (l *lease) retractInDoubt(ctx context.Context, seat *seatState, create int64, jr *journalRecord) error {
 	for {
-		leaves := jr
+		leaves := jr // what this Txn puts into the journal
 		req := &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(l.recordKey, l.recordCreated), ifCreate(seat.key, create)},
 			Success: []*pb.RequestOp{doReplace(l.recordKey, l.recordValue)},
@@ -116,7 +117,7 @@ func (l *lease) retractInDoubt(ctx context.Context, seat *seatState, create int6
 		resp, out := l.s.journal.sendWithRecord(ctx, req, leaves)
 		err := l.s.wire.Explain(ctx, verb("release", seat.Name), out)
 		if isGone(err) {
-			return nil // the lease is gone, and with it every claim that stands or may come
+			return nil // not the journal record's lease: ours is gone, and every claim that stands or may come
 		}
 		if err != nil {
 			return err
