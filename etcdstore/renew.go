@@ -18,8 +18,9 @@ type renewal struct {
 	heartbeat  *heartbeat          // nil: the ttl is kept by the etcd lease alone
 }
 
-// Renew implements [driver.Lease]. It makes one attempt: the caller counts the ttl from before its
-// call, so another attempt is worth more as a new call.
+// Renew implements [driver.Lease]. It does not try again where an attempt fails: the caller counts
+// the ttl from before its call, so another attempt is worth more as a new call. (A heartbeat goes
+// to a second member too, and a move calls as Wire.Call does.)
 func (r *renewal) Renew(ctx context.Context) error {
 	if r.over() {
 		return r.goneErr("renew")
@@ -30,7 +31,8 @@ func (r *renewal) Renew(ctx context.Context) error {
 	return r.renewBase(ctx)
 }
 
-// renewBase renews the etcd lease, in one attempt at one member.
+// renewBase renews the etcd lease: one keepalive and one proof at one member, and then what a move
+// needs, if one is due.
 func (r *renewal) renewBase(ctx context.Context) error {
 	// For callers without a limit: half of the ttl leaves time for another attempt.
 	limit := min(r.base/2, etcdwire.CallLimit)
@@ -81,6 +83,7 @@ func (r *renewal) renew(ctx context.Context, member etcdwire.MemberConn) error {
 		return errRecord
 	case rec.Lease != att.lease:
 		// An earlier move was carried out and its answer lost, or another program moved the record.
+		// Nobody knows in which raft term its lease was granted: move grants another one.
 		r.noteRecord(rec.ModRevision, rec.Lease)
 		return r.move(ctx, term)
 	case term != att.raftTerm:
@@ -93,18 +96,17 @@ func (r *renewal) renew(ctx context.Context, member etcdwire.MemberConn) error {
 	return nil
 }
 
-// A lease is trusted only in the raft term that it was granted in.
-//
-// When etcd's leader is paused another one is elected, and the lease is renewed there. The old
-// leader, as it wakes up, still has the old expiry. Before it learns that it was deposed it may
-// revoke the lease; that is passed on to the new leader and carried out, seconds before a verified
-// renewal ends (seen in 2 of 10 pauses with etcd 3.7.3). It can do so only to leases that it knew
-// while it led. So when the raft term has changed, everything moves to a lease granted in the new
-// term before a renewal counts. Keys keep their create revisions, and so the tokens and the order
-// of the line.
-
 // move attaches the session to a lease granted in the present raft term. One call is under way at a
 // time: Renew's or, with a heartbeat, renewBaseSoon's.
+//
+// A lease is trusted only in the raft term that it was granted in. When etcd's leader is paused,
+// another one is elected, and the lease is renewed there. As the old leader wakes up, it still has
+// the old expiry. Before it learns that it was deposed, it may ask for the lease's revocation. That
+// request is passed on to the new leader and carried out, seconds before a verified renewal ends
+// (seen in 2 of 10 pauses with etcd 3.7.3). A leader can do so only to leases that it knew while it
+// led. So when the raft term has changed, everything moves to a lease granted in the new term
+// before a renewal counts. Keys keep their create revisions, and so the tokens and the order of the
+// line.
 func (r *renewal) move(ctx context.Context, term uint64) error {
 	if r.attachment().raftTerm != term {
 		if err := r.moveRecord(ctx); err != nil {
@@ -223,7 +225,7 @@ func (r *renewal) moveSomeClaims(ctx context.Context, att attachment, some []*se
 	defer r.seats.mu.Unlock()
 	for i, seat := range some {
 		// A claim that should stand does not: it may have ended with the old lease, before this
-		// move. A renewal would cover it too, so there is none.
+		// move. To renew the lease means to renew all its claims, so this renewal fails for good.
 		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && seat.token == tokens[i] &&
 			!seat.leaving && !seat.transferInDoubt {
 			return false, errRecord
