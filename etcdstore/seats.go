@@ -16,8 +16,8 @@ import (
 // seatID names a seat: for each, a lease has at most one claim.
 type seatID = storeutil.Seat
 
-// seatState is what a lease knows of its claim on one seat. A seat has at most one claim, so claims,
-// releases and transfers go one after another: each takes the seat's turn. seatID and turn never
+// seatState is what a lease knows of its claim on one seat. A seat has one claim at most: claims,
+// releases and transfers go one after another, and each takes the turn. seatID and turn never
 // change. seats.mu guards all other fields. Only begin changes slots and key, and its caller has
 // the turn: whoever has the turn may read them without seats.mu.
 type seatState struct {
