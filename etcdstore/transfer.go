@@ -42,8 +42,8 @@ func (l *lease) Transfer(ctx context.Context, p driver.Place, successor uint64) 
 		l.clear(seat)
 		return nil
 	}
-	// Whether the claim still stands is not known. From here on its end is news again, also if it
-	// has come already: News reads the key.
+	// Whether the claim still stands is not known. From here on News tells its end again. It may
+	// have ended while its end was no news, so News reads the key.
 	l.seats.transferFailed(seat, was)
 	l.newsbox.readSoon(seat.seatID)
 	l.newsbox.watchSoon(seat.seatID, p.Token)
@@ -58,7 +58,7 @@ func (l *lease) transfer(ctx context.Context, what string, seat *seatState, p dr
 			return err
 		}
 		between, err := l.between(what, seat, p, successor, resp.Kvs)
-		if err != nil || between == nil {
+		if err != nil || between == nil { // nil and no error: an earlier attempt has done it
 			return err
 		}
 		if err := l.thin(ctx, what, p, between); err != nil {
