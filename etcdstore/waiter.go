@@ -20,8 +20,8 @@ import (
 // log in order, and no watch tells what is not committed. It may be late, as an answer may be.
 //
 // This rests on four things. Without one of them the claim is unsure, and the line is read once.
-//   - The watch began at r or before. etcd tells the revision at which a watch began, but reads it
-//     after the watch stands: the true beginning is that or an earlier one.
+//   - The watch began at r or before. etcd begins a watch first and then reads the revision that
+//     it tells as the beginning. So the watch began at that revision or at an earlier one.
 //   - No gap: a watch that ended for any reason, and the one opened after it, are two watches.
 //   - All deletions of one revision are taken together: a transfer removes the holder and those
 //     who are passed over at once. etcd splits a revision between two messages only where
@@ -29,8 +29,9 @@ import (
 //   - Deletions up to r are of earlier claims under the same keys, and count for nothing.
 
 // maxAhead is how many claims before its own a waiter knows at most. A waiter that knows so many
-// hears only of the farthest of them, or a release in a long line would be told to everybody in
-// it. Once that one has gone the waiter reads the line.
+// listens only to its own key and to the farthest of them: otherwise each release in a long line
+// would be told to everybody in it. Once the farthest has gone the waiter listens to the whole line
+// and reads it.
 const maxAhead = 16
 
 // outcome is what has become of a waiter's claim.
@@ -83,7 +84,7 @@ type waiter struct {
 	unsure  bool // it may have missed something: its line must be read
 	recheck bool // it has heard nothing for long: what it knows is to be checked
 	doubts  int  // how often doubt has made it unsure
-	asked   int  // doubts at the last call of ask: later ones are newer than the read after that
+	asked   int  // doubts at the last call of ask: a read that follows ask answers these, and no later ones
 
 	lastBefore  int64 // the create revision of ahead[0] at the last call of predecessorChangedLocked
 	beforeBeats bool  // the session of that one has a heartbeat: it is watched
@@ -149,15 +150,15 @@ func (wt *waiter) noteLook(st standing) {
 	wt.MessageEnd()
 }
 
-// lookedLocked notes that the line was read at rev. A doubt that came after the last ask may be of
-// something later than the read, and stays.
+// lookedLocked notes that the line was read at rev. If doubt was called after the last ask, its
+// cause may be later than the read: the waiter stays unsure.
 func (wt *waiter) lookedLocked(rev int64) {
 	wt.asOf, wt.unsure, wt.recheck = rev, wt.doubts != wt.asked, false
 }
 
 // keepListening goes on listening to the line for the end of a claim that is about to be told as
-// held. A watch of its key instead would cost each hand-over a request to open it, a read and a
-// request to end it. It reports false where the watch of the line does not stand.
+// held. It reports false where the watch of the line does not stand: then the claim's key must be
+// watched instead. That would cost each hand-over two requests for the watch, and a read.
 func (wt *waiter) keepListening() bool {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
@@ -254,9 +255,10 @@ func (wt *waiter) isFarLocked() bool {
 	return wt.outcome == waits && wt.slots == 0 && !wt.aheadIsAll && !wt.wholeLine && len(wt.ahead) > 0
 }
 
-// noteStillBlocked notes that the claim and its blocker stood at rev. Only in a long line that
-// tells the waiter more than it knows. Other claims may have gone before rev: in a long line the
-// waiter reads the line before it concludes anything from them.
+// noteStillBlocked notes that the claim and its blocker stood at rev. In a short line that tells
+// the waiter nothing: the blocker is the claim right before, and others may have gone unheard. In a
+// long line the blocker is the farthest claim known. While it stands the claim waits, and once it
+// has gone the waiter reads the line, whatever it has missed of the others.
 func (wt *waiter) noteStillBlocked(rev int64) {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
@@ -292,8 +294,9 @@ func (wt *waiter) listenLocked() {
 
 func (wt *waiter) joinLocked(sp etcdwire.Span) { wt.in = append(wt.in, wt.hub().Join(wt, sp)) }
 
-// Begun tells the waiter what w has told after the revision at which the waiter knows its line. If
-// w does not know all of that, the waiter is unsure. Its caller calls MessageEnd.
+// Begun tells the waiter what w has told after the revision at which the waiter knows its line. The
+// waiter is unsure if w does not know all of that, or if wholeLine is set: until it joined w, the
+// waiter heard of two keys only. Its caller calls MessageEnd.
 func (wt *waiter) Begun(w *etcdwire.Watch) {
 	src := wt.hub().Source(w)
 	switch {
@@ -341,7 +344,8 @@ func (wt *waiter) Put(kv *mvccpb.KeyValue) {
 	}
 }
 
-// MessageEnd draws the conclusion once all that one message holds has been noted.
+// MessageEnd draws the conclusion once all that one message holds has been noted. It may join the
+// watch of the whole line, which makes the waiter unsure (Begun): then it is queued for a read.
 func (wt *waiter) MessageEnd() {
 	if wt.outcome == waits && wt.slots == 0 && !wt.unsure {
 		switch {
@@ -356,8 +360,8 @@ func (wt *waiter) MessageEnd() {
 	}
 }
 
-// predecessorChangedLocked reports whether the claim right before is another one than at the last call, and
-// either of the two has a heartbeat: whose session is watched must change.
+// predecessorChangedLocked reports whether News must change whose session is watched: the claim
+// right before is another one than at the last call, and one of the two has a heartbeat.
 func (wt *waiter) predecessorChangedLocked() bool {
 	if len(wt.ahead) == 0 || wt.ahead[0].rev == wt.lastBefore {
 		return false
