@@ -13,21 +13,25 @@ import (
 // outcome; a waiter that is taken is in a local variable of News.)
 //
 //	state      what it means                event                                     next state
-//	quiet      it listens to its line       the hub tells what matters (MessageEnd),  queued
+//	listening  it listens to its line       the hub tells what matters (MessageEnd),  queued
 //	                                        a session before it was ended (doubt), or
 //	                                        nothing was heard for long (check)
 //	queued     News is to look at it        News takes the queue                      taken
-//	taken      News asks it (ask), reads    it still waits                            quiet
+//	taken      News asks it (ask), reads    it still waits                            listening
 //	           its line where it is unsure  it was not read, or the read failed       queued
 //	                                        it holds: told, its line is heard         holdsTold
 //	                                        it holds: told, its line is not heard     dropped
-//	                                        it is gone, or may not be read: told      dropped
+//	                                        it is gone: told                          dropped
+//	                                        its line may not be read: told            dropped
 //	holdsTold  only its end is news         the hub tells its end, or check           queued
 //	dropped    it listens to nothing, and   none
 //	           nothing is told of it
 //
-// Follow makes a waiter, in state quiet. In any state a Release of the place, a later Follow of
-// its seat and the end of the lease move it to dropped.
+// Follow makes a waiter, in state listening. In any state a Release of the place, a later Follow of
+// its seat and the end of the lease move it to dropped. The hub may queue a waiter again while it
+// is taken: then News asks it once more. A waiter that was told as held keeps that (outcome) while
+// it is queued and taken. It goes back to holdsTold where it still stands, also where its line may
+// not be read.
 type waiters struct {
 	wake chan struct{} // holds one signal for News
 
@@ -40,8 +44,9 @@ type waiters struct {
 }
 
 const (
-	// looksPerTxn is how many places are checked at once, and looked at in one Txn, with two reads
-	// each: etcd allows 128.
+	// looksPerTxn is how many places are checked at once, and read together. A place takes two
+	// reads, on a semaphore four, and etcd allows 128 in a Txn: lookAt makes as many Txns as it
+	// takes.
 	looksPerTxn = 60
 	// minCheckPause is the shortest time between two checks.
 	minCheckPause = 500 * time.Millisecond
@@ -73,6 +78,7 @@ func (ws *waiters) remove(wt *waiter) bool {
 	return ours
 }
 
+// of returns the waiter of a seat, nil if the seat's claim is not followed.
 func (ws *waiters) of(id seatID) *waiter {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -96,8 +102,8 @@ func (ws *waiters) pushQuietly(some ...*waiter) {
 	}
 }
 
-// take empties the queue. It takes the hub's lock, and so waits until the hub is through with a
-// message: all places that the message is about are told together.
+// take empties the queue. It takes the hub's lock, so it never sees the queue in the middle of a
+// message: News tells all places that a message is about together.
 func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
 	h.Lock()
 	defer h.Unlock()
