@@ -145,6 +145,7 @@ func (h *Hub) Stood(w *Watch, rev int64) {
 		h.endDrop()
 		return
 	}
+	h.few, h.dropping = 0, false // what was requested to take its place is cancelled here
 	for _, n := range h.Watches {
 		if n.Replaceable {
 			h.cancel(n)
