@@ -196,7 +196,7 @@ func (s *Store) clusterOf(ctx context.Context, all []memberAnswer) driver.Findin
 	case voters == 1:
 		f.Found += "; while it is down nobody leads"
 	case voters%2 == 0:
-		odd = append(odd, fmt.Sprintf("%d bear the loss of no more than %d do", voters, voters-1))
+		odd = append(odd, fmt.Sprintf("%d of them survive the loss of no more members than %d do", voters, voters-1))
 	}
 	if len(odd) > 0 {
 		f.Level, f.Found, f.Advice = driver.Warning, f.Found+"; "+strings.Join(odd,

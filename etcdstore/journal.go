@@ -109,11 +109,11 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 	}
 }
 
-// notGone turns ErrGone into an unknown outcome. Here etcd says so of a lease for journal records,
-// or of none of the caller's: the caller would take ErrGone for the end of its own lease or claim.
+// notGone turns ErrGone into an unknown outcome, where the caller would take it for the end of its
+// own lease or claim: etcd has said it of another lease, such as that of journal records.
 func notGone(err error) error {
 	if isGone(err) {
-		return fmt.Errorf("the lease of the journal's records has ended: %s", err)
+		return fmt.Errorf("the lease of what was to be written has ended: %s", err)
 	}
 	return err
 }
