@@ -67,7 +67,7 @@ func TestRollingUpdate(t *testing.T) {
 
 // A standby that is asked to end does, without a term and without an error of its election.
 func TestAStandbyEnds(t *testing.T) {
-	srv := k8stest.Start(t)
+	srv := k8stest.StartFake(t)
 	leads := start(t, srv, settings{})
 	leads.says(begins)
 	standby := start(t, srv, settings{})
