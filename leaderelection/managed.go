@@ -129,6 +129,8 @@ const usedLimit = 30 * time.Second
 // process ends: let it end. A GracefulShutdownTimeout of zero cannot be told from one that was
 // kept: then the Lease would be released beside what still runs.
 //
+// It writes to the logger of ctx, or else to klog's.
+//
 // An error that the manager returns is returned as it is. One of Run's own says that Config cannot
 // be, that the manager does not use the lock, or that leadership was lost. In all these cases let
 // the process end, as a manager cannot be started again.
