@@ -21,8 +21,8 @@
 //
 // A command may also have no deadline ([NoDeadline]), as a server that needs no right as long as it
 // is a standby. [Process.Bind] gives it one: when Bind has returned nil, the guardian has confirmed
-// the deadline, and the caller may let the server become the leader. Also without a deadline the
-// tree does not outlive its two processes: when the supervisor has died, the guardian stops the
+// the deadline, and the caller may let the server become the leader. Without a deadline too the
+// tree ends with either of its two processes: when the supervisor has died, the guardian stops the
 // tree; when the guardian has died, the supervisor kills it.
 //
 // # Words
@@ -50,8 +50,8 @@
 //	stopping  the stop signal was sent, and the grace runs. Why: Stop, deadline − grace, the
 //	          supervisor is gone, or the command has exited and left processes behind
 //	killing   SIGKILL to the group and to every descendant, round after round. Why: the grace is
-//	          over, or deadline − margin has come; with KillRemaining, also that the command has
-//	          exited. It may follow on running at once, without a stop signal
+//	          over, deadline − margin has come, or with KillRemaining the command has exited. A
+//	          running tree may come here directly, without a stop signal
 //	gone      nothing is left, and everything is reaped
 //
 // The order of a [Process.Bind] or [Process.Unbind] is carried out while the tree is running, and
