@@ -110,7 +110,7 @@ func (s settings) operate() error {
 	if err := errors.Join(mgr.Add(leaders), mgr.Add(everywhere(func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			var all coordinationv1.LeaseList
-			// The cache has them only if the controller's source has asked for them before; it may not
+			// The cache knows of them only if the controller's source has asked before, and may not
 			// have them yet.
 			if err := mgr.GetCache().List(ctx, &all, client.InNamespace(k8stest.Namespace)); err == nil {
 				if _, err := mgr.GetCache().GetInformer(ctx, &coordinationv1.Lease{}); err != nil {
