@@ -18,7 +18,7 @@ import (
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
-//	<prefix>@kept/<escaped name>                what leaders keep beyond their terms
+//	<prefix>@kept/<escaped name>                a value that outlives its writer's term (Keep)
 //
 // <lease> is the ID of the session's first etcd lease in lower-case hex, which it keeps when it is
 // moved to another one. <stem> is <lease>, then "+" and the ttl in milliseconds where the session

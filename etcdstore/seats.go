@@ -38,7 +38,7 @@ type claimFields struct {
 	doubt           bool          // a put of it may still be under way to some member
 	leaving         bool          // it is being given up: its end is no news
 	transferInDoubt bool          // a Transfer of it may still be under way to some member
-	announced       bool          // those behind it have had a chance to learn that it holds
+	announced       bool          // those behind it can know that it holds (see announce)
 	lastRequest     int64         // mod revision of the newest request that News has told
 	sub             *etcdwire.Sub // by which News watches the key
 

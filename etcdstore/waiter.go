@@ -72,7 +72,7 @@ type waiter struct {
 	// What follows is guarded by the hub's lock, under which the hub calls the exported methods.
 	in      []*etcdwire.Watch // where it hears of its line
 	dropped bool              // it is followed no more, and must not listen to anything again
-	outcome outcome
+	outcome outcome           // of its claim, as far as was heard
 
 	asOf        int64           // the revision of what follows; 0: nothing is known
 	ahead       []predecessor   // who stood before it, the youngest first, without those that went since
@@ -83,7 +83,7 @@ type waiter struct {
 
 	unsure  bool // it may have missed something: its line must be read
 	recheck bool // it has heard nothing for long: what it knows is to be checked
-	doubts  int  // how often doubt has made it unsure
+	doubts  int  // how often makeUnsure was called
 	asked   int  // doubts at the last call of ask: a read that follows ask answers these, and no later ones
 
 	lastBefore  int64 // the create revision of ahead[0] at the last call of predecessorChangedLocked
@@ -150,7 +150,7 @@ func (wt *waiter) noteLook(st standing) {
 	wt.MessageEnd()
 }
 
-// lookedLocked notes that the line was read at rev. If doubt was called after the last ask, its
+// lookedLocked notes that the line was read at rev. If makeUnsure was called after the last ask, its
 // cause may be later than the read: the waiter stays unsure.
 func (wt *waiter) lookedLocked(rev int64) {
 	wt.asOf, wt.unsure, wt.recheck = rev, wt.doubts != wt.asked, false
@@ -176,8 +176,8 @@ func (wt *waiter) isHoldTold() bool {
 	return wt.outcome == holdsTold
 }
 
-// doubt makes the waiter unsure: its line is to be read.
-func (wt *waiter) doubt() {
+// makeUnsure has News read the waiter's line.
+func (wt *waiter) makeUnsure() {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
 	if wt.dropped {
@@ -230,7 +230,7 @@ func (wt *waiter) claimsRightBefore() []string {
 // watchPredecessor has the sessions of those claims watched, where they have heartbeats, and no
 // others any more.
 func (wt *waiter) watchPredecessor() {
-	wt.live.watchOnly(wt.s.liveness, wt.claimsRightBefore, wt.doubt)
+	wt.live.watchOnly(wt.s.liveness, wt.claimsRightBefore, wt.makeUnsure)
 }
 
 // blocker returns a claim that keeps the waiter waiting as long as it stands: in a long line the

@@ -70,7 +70,7 @@ func TestSimulatedDoubtDuringALook(t *testing.T) {
 	if _, unsure := wt.ask(); !unsure {
 		t.Error("its watch was refused, and it does not look")
 	}
-	wt.doubt()
+	wt.makeUnsure()
 	wt.noteLook(standing{rev: 150, stands: true, ahead: wt.ahead})
 	if _, unsure := wt.ask(); !unsure {
 		t.Error("the doubt is forgotten")

@@ -14,7 +14,8 @@ import (
 //
 //	state      what it means                event                                     next state
 //	listening  it listens to its line       the hub tells what matters (MessageEnd),  queued
-//	                                        a session before it was ended (doubt), or
+//	                                        a session before it was ended
+//	                                        (makeUnsure), or
 //	                                        nothing was heard for long (check)
 //	queued     News is to look at it        News takes the queue                      taken
 //	taken      News asks it (ask), reads    it still waits                            listening
