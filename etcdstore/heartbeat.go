@@ -64,7 +64,7 @@ type heartbeat struct {
 	pause    time.Duration // from tried to the next one
 	underWay bool          // one is under way
 
-	silent      etcdwire.MemberConn // the member asked first by the last heartbeat, if it gave that no good answer
+	silent      etcdwire.MemberConn // the member asked first last time, if it gave no good answer
 	silentTimes int                 // how many heartbeats in a row it gave none
 	silentSince time.Time           // when the first of those began
 }

@@ -150,8 +150,8 @@ func (wt *waiter) noteLook(st standing) {
 	wt.MessageEnd()
 }
 
-// lookedLocked notes that the line was read at rev. If makeUnsure was called after the last ask, its
-// cause may be later than the read: the waiter stays unsure.
+// lookedLocked notes that the line was read at rev. If makeUnsure was called after the last ask,
+// its cause may be later than the read: the waiter stays unsure.
 func (wt *waiter) lookedLocked(rev int64) {
 	wt.asOf, wt.unsure, wt.recheck = rev, wt.doubts != wt.asked, false
 }
