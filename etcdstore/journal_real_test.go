@@ -142,7 +142,7 @@ func TestJournalsWhileEtcdIsFull(t *testing.T) {
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=1048576"}})
 	s := open(t, srv.Endpoint())
-	l := grant(t, s, "a", time.Minute)
+	l := grant(t, s, "a", 5*time.Minute)
 	places := heldMany(t, l, "x", 60)
 	for i := range places {
 		places[i] = withRecord(places[i], "j", fmt.Sprint(i))

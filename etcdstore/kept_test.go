@@ -14,7 +14,7 @@ import (
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	ctx, s := soon(t), open(t, etcdtest.Start(t, etcdtest.Options{}).Addr())
-	l := grant(t, s, "a", 10*time.Second)
+	l := grant(t, s, "a", 5*time.Minute)
 	p := claim(t, l, "postgres/orders")
 	key, err := s.ClaimKey(ctx, p.Name, p.Token)
 	if err != nil {
