@@ -123,7 +123,8 @@ func (c *shownCluster) lists(leader string) {
 }
 
 // balanced is HAProxy before the three members, which asks them OPTIONS /primary. It returns the
-// port at which it sends clients to the primary.
+// port at which it sends clients to the primary. Without its own timeout a check may take no longer
+// than the time between two: on a busy machine all members would be down.
 func (c *shownCluster) balanced() (port string) {
 	c.Helper()
 	programtest.Needs(c, "haproxy")
@@ -135,6 +136,7 @@ defaults
     timeout connect 1s
     timeout client 30s
     timeout server 30s
+    timeout check 5s
 listen primary
     bind 127.0.0.1:%s
     option httpchk OPTIONS /primary
