@@ -302,8 +302,11 @@ func (c *claim) show() {
 func (c *claim) keepShown(id string, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if id != c.place.ID {
+		return // the claim has another ID by now: shown is nil until a call enters it
+	}
 	last, kept := c.announcements.get(), *c.shown
-	if id == c.place.ID && last.n == n && bytes.Equal(last.value(id, c.value), kept.value(id, c.value)) {
+	if last.n == n && bytes.Equal(last.value(id, c.value), kept.value(id, c.value)) {
 		kept.n = n
 		c.shown = &kept
 	}

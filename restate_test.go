@@ -437,6 +437,42 @@ func TestARefusedValueLeavesTheOneBefore(t *testing.T) {
 	})
 }
 
+// The Update of a waiting claim is under way when the claim is removed. The store refuses that value
+// while the claim is between two IDs, and has shown nothing under the new one.
+func TestAValueRefusedBetweenTwoIDsOfItsClaim(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		calls := 0
+		h := &hooked{Store: b.store}
+		h.claim = func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+			if calls++; calls == 2 {
+				return nil, driver.ErrGone // the next ID waits for a pause, then enters
+			}
+			return l.Claim(ctx, c...)
+		}
+		answer := make(chan error)
+		u := &updates{Store: h}
+		u.do = func(driver.Lease, context.Context, driver.Place, []byte) error { return <-answer }
+		b.lead(b.session("a", b.store, Options{}), "n")
+		s := b.session("b", u, Options{})
+		b.stand(s, "n", "good")
+		done := b.restate(s, "n", "bad")
+		st, err := s.Election("n").State(context.Background())
+		if err != nil || !b.store.Remove("n", uint64(st.Waiting[0].Token)) {
+			t.Fatalf("no claim to remove (%v)", err)
+		}
+		synctest.Wait()
+		answer <- driver.ErrRefused
+		if err := <-done; !errors.Is(err, ErrRefused) {
+			t.Errorf("Restate = %v, want ErrRefused", err)
+		}
+		time.Sleep(time.Second)
+		b.wantLine("n", "a=v-a b=good")
+		if calls != 3 {
+			t.Errorf("the claim was entered by %d calls, want 3", calls)
+		}
+	})
+}
+
 func TestElectionsAndLocksAreNotRestated(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
