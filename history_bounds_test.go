@@ -307,18 +307,18 @@ func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	timing := core.Timing{}.Fill(10 * time.Second)
 	lost := errors.New("no answer")
 	var s outages
-	s.answered(time.Hour, timing, lost)
-	s.answered(time.Hour+time.Second, timing, nil)
+	s.answered(time.Hour, timing.TTL, timing.Attempt, lost)
+	s.answered(time.Hour+time.Second, timing.TTL, timing.Attempt, nil)
 	if _, _, ok := s.lastOver(0); ok || s.currentSince() != 0 {
 		t.Error("one call that failed is an outage")
 	}
 	for i := range 60 {
-		s.answered(2*time.Hour+core.Time(i)*time.Second, timing, lost)
+		s.answered(2*time.Hour+core.Time(i)*time.Second, timing.TTL, timing.Attempt, lost)
 	}
 	if s.currentSince() != 2*time.Hour-timing.Attempt {
 		t.Errorf("it began at %v", s.currentSince())
 	}
-	s.answered(2*time.Hour+time.Minute, timing, driver.ErrGone) // an answer
+	s.answered(2*time.Hour+time.Minute, timing.TTL, timing.Attempt, driver.ErrGone) // an answer
 	from, to, ok := s.lastOver(time.Hour)
 	if !ok || from != 2*time.Hour-timing.Attempt || to != 2*time.Hour+time.Minute || s.currentSince() != 0 {
 		t.Errorf("from %v to %v, %v", from, to, ok)
@@ -346,21 +346,40 @@ func TestTimeWithoutCallsIsNoOutage(t *testing.T) {
 	} {
 		var s outages
 		for i := range c.failed {
-			s.answered(time.Hour+core.Time(i)*time.Second, timing, lost)
+			s.answered(time.Hour+core.Time(i)*time.Second, timing.TTL, timing.Attempt, lost)
 		}
 		later := 2 * time.Hour
-		s.answered(later, timing, c.then)
+		s.answered(later, timing.TTL, timing.Attempt, c.then)
 		if c.then != nil {
 			if s.currentSince() != later-timing.Attempt {
 				t.Errorf("%s: it began at %v", c.what, s.currentSince())
 			}
-			s.answered(later+time.Second, timing, nil)
+			s.answered(later+time.Second, timing.TTL, timing.Attempt, nil)
 		}
 		from, to, ok := s.lastOver(0)
 		if ok != c.told || ok && (from != time.Hour-timing.Attempt || to != time.Hour+59*time.Second) {
 			t.Errorf("%s: from %v to %v, %v", c.what, from, to, ok)
 		}
 	}
+}
+
+// A grant may wait longer for its answer than a renewal, since it may have to connect first.
+func TestAnOutageBeginsWhenTheGrantWithoutAnswerWasSent(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		s := b.session("a", net, Options{TTL: time.Second})
+		sent := s.clock()
+		net.Hang(true)
+		ready := make(chan error, 1)
+		go func() { ready <- s.Ready(t.Context()) }()
+		time.Sleep(2*time.Second + time.Millisecond) // the grant has given up
+		net.Hang(false)
+		wantNil(t, "Ready", <-ready)
+		from, to, ok := s.outages.lastOver(0)
+		if !ok || from != sent || to < sent+2*time.Second || to > sent+3*time.Second {
+			t.Errorf("an outage from %v to %v (%v), want one from %v for two seconds", from, to, ok, sent)
+		}
+	})
 }
 
 func TestARenewalThatTheLeasesEndCancelledIsNoOutage(t *testing.T) {

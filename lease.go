@@ -174,7 +174,7 @@ func (l *lease) renew(asked core.Time) {
 	}
 	l.post(e)
 	if !cancelled {
-		l.s.outages.answered(l.s.clock(), l.timing, err)
+		l.s.outages.answered(l.s.clock(), l.timing.TTL, l.timing.Attempt, err)
 	}
 }
 

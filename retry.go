@@ -79,20 +79,20 @@ type outages struct {
 }
 
 // answered takes what a renewal or a grant has returned: lease.renew and Session.grantOne call it
-// after each call. While there is no lease, nothing is called. So if an outage's last failed call
+// after each call. Limit is how long that call could wait for its answer. While there is no lease, nothing is called. So if an outage's last failed call
 // is long ago, nobody knows about the time since, and the outage counts only to that call.
-func (s *outages) answered(now core.Time, timing core.Timing, err error) {
+func (s *outages) answered(now core.Time, ttl, limit time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	noAnswer := err != nil && !driver.IsFinal(err)
 	if s.since != 0 {
 		to := now
-		idle := now-s.failed > max(timing.TTL, 5*time.Second)
+		idle := now-s.failed > max(ttl, 5*time.Second)
 		if idle {
 			to = s.failed
 		}
 		if idle || !noAnswer {
-			if to-s.since >= timing.TTL/2 { // a shorter outage ends no term
+			if to-s.since >= ttl/2 { // a shorter outage ends no term
 				s.from, s.to = s.since, to
 			}
 			s.since = 0
@@ -100,9 +100,9 @@ func (s *outages) answered(now core.Time, timing core.Timing, err error) {
 	}
 	if noAnswer {
 		if s.since == 0 {
-			// A call waits at most one attempt for its answer. If the call was sent earlier than
-			// that, this process was frozen, and the store may have been there.
-			s.since = max(1, now-timing.Attempt)
+			// If the call was sent earlier than this, this process was frozen. Then the store may
+			// have been there.
+			s.since = max(1, now-limit)
 		}
 		s.failed = now
 	}

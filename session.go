@@ -217,11 +217,11 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	if err != nil {
 		s.readers.publish(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
 		if parent.Err() == nil { // else the caller gave up, which says nothing of the store
-			s.outages.answered(s.clock(), s.o.timing(s.o.TTL), err)
+			s.outages.answered(s.clock(), s.o.TTL, limit, err)
 		}
 		return nil, err
 	}
-	s.outages.answered(s.clock(), s.o.timing(s.o.TTL), nil)
+	s.outages.answered(s.clock(), s.o.TTL, limit, nil)
 	l := newLease(s, stored, core.NewLease(s.o.timing(stored.TTL()), asked))
 	if stored.TTL() < s.o.TTL {
 		go l.abandon()
