@@ -168,7 +168,7 @@ func (es *Elections) take(ctx context.Context) (n electionNews, done bool) {
 		return n, true
 	}
 	for len(es.untold) > 0 {
-		n, es.untold[0] = es.untold[0], n // so that the array does not keep the term
+		n, es.untold[0] = es.untold[0], electionNews{} // so that the array does not keep the term
 		es.untold = es.untold[1:]
 		if n.t == nil || n.err != nil {
 			return n, false
