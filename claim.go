@@ -39,7 +39,7 @@ type claim struct {
 	mu          sync.Mutex
 	core        core.Claim
 	place       driver.Place    // in the line: what was asked for, then the store's answer; fixed once the claim leads
-	term        *Term           // nil before it leads; holders of a lock from a queue have terms of their own: shares
+	term        *Term           // nil before it leads. Who holds a lock from a queue has a term of his own: shares
 	campaignCtx context.Context // its values go to the term's context; its end gives a waiting claim up
 	freed       bool            // the store has the claim no more, or never had it
 	// These are made when somebody waits for them.
@@ -65,7 +65,7 @@ type termState struct {
 	announcements  *announcements  // in place of the campaign's value; nil: none. Set once
 	shown          *announcement   // in the store's entry, or in the call that enters the claim; nil: none of these yet
 	showing        bool            // show runs
-	record         termRecording
+	record         termRecording   // what the history has of the term
 	handOvers      handOverRequests
 }
 
@@ -264,7 +264,7 @@ func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 // c.announcements and c.value without mu: both were set before show began, and are not set again.
 func (c *claim) show() {
 	for tries := 0; ; {
-		_ = pause(c.l.ctx, tries) // beat frees the claim before this ctx ends: then nothing is due
+		_ = pause(c.l.ctx, tries) // lease.beat frees the claim before this ctx ends: then nothing is due
 		c.mu.Lock()
 		s, p, due := c.unshownLocked()
 		if !due {
@@ -279,8 +279,10 @@ func (c *claim) show() {
 		switch tries++; {
 		case err == nil:
 			c.mu.Lock()
+			// This comes before answered, which lets Restate return. Then its caller may resign,
+			// and the history records shown.
 			if tries = 0; p.ID == c.place.ID {
-				c.shown = s // before answered lets the caller of Restate go on: he may resign, which records shown
+				c.shown = s
 			}
 			c.mu.Unlock()
 			c.announcements.answered(s, nil)
@@ -295,10 +297,10 @@ func (c *claim) show() {
 	}
 }
 
-// keepShown is called once the store has refused announcement n for the claim with that ID. The
-// announcements have taken n back: the last one has the number n, and the value of the one that the
-// store confirmed before. If this claim shows that value already, shown gets the number n, and
-// nothing is due.
+// keepShown is called once the store has refused announcement n for the claim with that ID. By then
+// the announcements have taken its value back: the last one has the number n and the value that was
+// confirmed before. If the claim shows that value already, the store needs no Update. So shown gets
+// the number n.
 func (c *claim) keepShown(id string, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -477,8 +479,8 @@ func (c *claim) release(o core.ClaimOrder) {
 }
 
 // handOver asks the store once to hand the claim over, and says what came of it. ErrGone: the claim
-// is not in the line any more, perhaps since an earlier try succeeded. ErrNoSuccessor: the
-// successor has left the line, and the claim is still there.
+// is not in the line any more, perhaps since an earlier try succeeded. ErrNoSuccessor or a refusal:
+// the store will not hand over, most often since the successor has left the line. The claim stands.
 func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder) core.ClaimEventKind {
 	err := driver.ErrRefused
 	if tr, ok := c.l.stored.(driver.Transferer); ok {
@@ -524,8 +526,8 @@ func (c *claim) waitFreed(ctx context.Context, what string) error {
 // idle returns a channel that is closed once the claim is idle; nil if it is already.
 func (c *claim) idle() <-chan struct{} { return c.channelFor(&c.idleCh, c.isIdleLocked) }
 
-// channelFor returns the channel at ch, made if there is none. It returns nil if already, which is
-// called with mu held, says that there is nothing to wait for.
+// channelFor returns the channel at ch. It makes one if there is none. It calls already with mu
+// held; if that says that there is nothing to wait for, channelFor returns nil.
 func (c *claim) channelFor(ch *chan struct{}, already func() bool) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,8 +20,8 @@ package core
 //
 // While the store has the claim, the order is: the context ends, the work returns, the right ends,
 // the claim is given up. If the store has lost the claim, another may lead already: then context
-// and right end at once. A claim with a successor is handed over to it. If the successor has left
-// the line, the claim is released.
+// and right end at once. A claim with a successor is handed over to it. If the store refuses
+// that, the claim is released.
 
 // ClaimPhase is how far a claim has come. The phases follow each other; a claim may skip some.
 type ClaimPhase uint8
@@ -58,7 +58,7 @@ const (
 	Ask                               // somebody asks us to give it up; Cause is Resigned, or Transferred to Successor
 	GiveUp                            // the owner gives it up: no work runs under it any more
 	Left                              // the store has confirmed the release, or the hand-over
-	NoSuccessor                       // the store will not hand over: the successor has left the line, the claim stands
+	NoSuccessor                       // the store will not hand over, as when the successor has left the line
 	Missing                           // a hand-over found the claim gone: an earlier try of it may have succeeded
 	LeaseEnding                       // the lease's soft end has come; Cause says why
 	LeaseOver                         // the lease is over; Cause says why
@@ -104,7 +104,7 @@ type Outcome uint8
 const (
 	Undecided     Outcome = iota
 	Handed                // the store has confirmed it
-	SuccessorGone         // the successor had left the line: the claim was released
+	SuccessorGone         // the store refused it, as after NoSuccessor: the claim was released
 	ClaimMissing          // the claim was gone: an earlier try of the hand-over may have succeeded
 )
 
