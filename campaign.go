@@ -68,11 +68,13 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 	}
 }
 
-// call follows the order o with one call on the store, do. It returns the next order, and the error
-// with which the campaign ends if that order ends it. An order in ordered, left there before the
-// call or during it, is the next one, and core does not hear of the store's answer: only the place
-// is kept. Of two such orders the later one counts, since core gave it knowing of both events. Lead
-// is always the later one: core orders no call for a leading claim before it is given up.
+// call follows the order o with one call on the store, do. It returns the next order. If that order
+// ends the campaign, the error is why.
+//
+// An order may have come to ordered, before the call or during it. Then that one is the next. Core
+// does not hear of the store's answer: only the place is kept. Of two such orders the later one
+// counts, since core knew of both events when it gave it. No order replaces a Lead: core orders no
+// call for a leading claim before it is given up.
 func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
 	callCtx, cancel := context.WithCancel(ctx)
@@ -148,6 +150,8 @@ func (k *campaigner) await(ctx context.Context, p driver.Place) (driver.Place, e
 	return p, ctx.Err()
 }
 
+// followLocked leaves the order for call. Once run has returned nobody takes it, and nobody needs
+// to: the only order that comes then is Finish, and stepLocked has freed the claim already.
 func (k *campaigner) followLocked(o core.ClaimOrder) {
 	k.ordered = &o
 	if k.interrupt != nil {
@@ -248,7 +252,7 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 // nothing. Release accepts a nil exchange.
 type exchange struct {
 	l      *lease
-	old    *claim          // nil once begun: else each claim would keep all before it in memory
+	old    *claim          // nil once begun, so that no claim keeps those before it in memory
 	order  core.ClaimOrder // how to release the old claim
 	at     seat            // the next claim's
 	vacate func()          // gives that seat back
