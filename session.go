@@ -237,7 +237,7 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	s.lease = l
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
-	l.start() // it takes no lock above logQueue.mu
+	l.start() // under mu: the only lock that it takes is logQueue.mu
 	s.readers.publish(Event{Kind: LeaseGranted, Lease: stored.ID(), Took: s.uptime() - sent})
 	return l, nil
 }
@@ -381,9 +381,9 @@ func (s *Session) checkReentry(ctx context.Context, name string, slots int) erro
 	return nil
 }
 
-// duplicateAge is how old a claim is before another claim of the same ID is taken for another
-// process's. By then this process's earlier leases have run out. So has the lease of a process that
-// crashed and was started again under its ID and TTL.
+// duplicateAge is how long a claim has stood when other claims of its ID are looked for. By then
+// this process's earlier leases have run out. So has the lease of a process that crashed and was
+// started again under its ID and TTL. Another claim of the same ID is then another process's.
 func duplicateAge(l *lease) time.Duration { return l.timing.TTL * 3 / 2 }
 
 // lookForDuplicates reads the line of a name once, duplicateAge from now, and reports other
