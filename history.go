@@ -97,8 +97,9 @@ func (e *Election) History(ctx context.Context, limit int) ([]TermRecord, error)
 	return complete(all, limit), nil
 }
 
-// readAgain reads the line and then the records again. It is for a newest term whose record has no
-// end, while the line, which was read before, does not show that term:
+// readAgain reads the line and then the records again. It is called if the records show no end of
+// the newest term, and the line does not show that term. The line was read before the records, so
+// one of these is true:
 //
 //	it was won between the two readings   the line shows it now
 //	it is over                            the records have its end now, if anybody wrote it
@@ -188,7 +189,8 @@ func (r *TermRecord) learnEndFrom(next *TermRecord) {
 		switch {
 		case unknown && b.DownTo.After(r.ToAfter): // not over when r was last known to lead
 			r.DownFrom, r.DownTo = b.DownFrom, b.DownTo
-		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To): // r's own record has its begin
+		case !r.DownFrom.IsZero() && b.DownTo.After(r.To) && !b.DownFrom.After(r.To):
+			// DownFrom stays: r's own record says when the outage began.
 			r.DownTo = b.DownTo
 		}
 	}

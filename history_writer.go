@@ -65,7 +65,7 @@ type journalRecord struct {
 	r            record
 	keep         int    // as in driver.Journal.Append; 0: the writer's limit
 	once         bool   // write tries it once only
-	sumUp        *claim // whose term it is: first add what the journal has of earlier terms; nil: add nothing
+	sumUp        *claim // if not nil, write first adds a summary of the terms before this claim's
 }
 
 // dueRecord is a term whose beginning, or next sign of life, is recorded when it is due, unless the
@@ -236,7 +236,8 @@ func (w *historyWriter) write(n journalRecord) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
-		// A record that is there already is no error. The newest that many are kept.
+		// Append returns no error if the record is there already. The last argument is how many
+		// records the journal keeps: the newest.
 		_, _, err := w.journal.Append(ctx, n.journal, n.r.encode(n.key), cmp.Or(n.keep, w.limit))
 		cancel()
 		refused := isRefusal(err)
@@ -376,7 +377,7 @@ func announcedLocked(c *claim) []byte {
 
 // termRecording is what the history has of a term. The claim's lock guards it.
 type termRecording struct {
-	recordOverrun func(*Term, time.Duration) // recordOverrunLocked of the writer; nil: no history
+	recordOverrun func(*Term, time.Duration) // recordOverrunLocked of the writer (idle without a journal), or nil
 	begun         bool                       // the beginning was appended, or may have been; not of a short term
 	before        *recordBefore              // what is known of the time before the term
 	past          reasonCounts               // how many terms before it ended, and why; nil: not known
@@ -397,7 +398,8 @@ type termRecording struct {
 //	                      another one, which says that the name was released
 //	Done                  it is appended, if no call has carried it, or none was confirmed
 //
-// Of one short term in sixteen no call carries the record, so that it is appended: see sumsUp.
+// One short term in sixteen is an exception: no call carries its record, and the writer appends it
+// (sumsUp).
 func (w *historyWriter) steppedLocked(c *claim, s step) {
 	r := &c.record
 	if w.journal == nil || r.appended {
@@ -523,9 +525,9 @@ const (
 )
 
 // endSuffix is at the end of the key of an appended record of a term's end. The record of the
-// beginning has the token alone as key. A call that gives the place up puts the record of the end
-// under that key too, in place of the other one. Append cannot replace a record, so it needs
-// another key.
+// beginning has the token alone as key. A call that gives the place up carries the record of the
+// end with the same key, and replaces the record of the beginning. Append cannot replace a record,
+// so it needs another key.
 const endSuffix = "+end"
 
 // overSuffix is at the end of the key of the record that says that work outlived its right.
