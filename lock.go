@@ -156,8 +156,8 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 		return err
 	}
 	return holdAll(ctx, held, func(ctx context.Context) error {
-		// Each term's context is made by newTerm, with the heldTerms of LockAll's ctx and that term.
-		// So ctx, which is the last one's, lacks the others, and checkReentry needs all.
+		// Each term's context has the heldTerms of LockAll's ctx and that term (Term.contexts). So
+		// ctx, the context of the last term, lacks the other terms. CheckReentry needs them all.
 		for _, t := range held {
 			ctx = holding(ctx, t)
 		}

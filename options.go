@@ -182,8 +182,8 @@ func (t *Token) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// turnBits is how many low bits of a lock's token say how many of this process held the lock under
-// the same claim before: at most core.MaxTurns, 65,535.
+// turnBits is the number of low bits of a lock's token that count turns. A turn is how many of
+// this process held the lock under the same claim before: at most core.MaxTurns, 65,535.
 const turnBits = 16
 
 // lockToken returns the fencing token of a lock's holder: the claim's token times 65,536, plus how

@@ -30,7 +30,7 @@ type queue struct {
 	exchange    *exchange               // for the next campaign: gives the previous claim up; or nil
 	todo        []core.QueueOrder       // not carried out yet, the oldest first
 	carrying    bool                    // carryOutLocked runs
-	campaignErr error                   // what the last campaign that is over ended with; quit sets it to nil
+	campaignErr error                   // of the last campaign that has ended; nil if that won, and after quit
 	quitCause   error                   // the cause of the ctx of the last waiter that quit
 }
 
@@ -75,7 +75,9 @@ func (w *waiter) event(kind core.QueueEventKind, claimNo int) core.QueueEvent {
 // quit takes a waiter out whose ctx has ended, unless it has its answer already. After the last one
 // core orders the campaign cancelled, and quit waits for its end for 200 ms at most. If the
 // campaign has ended with ErrUnreachable by then, so does the waiter; else its error is that ctx
-// has ended.
+// has ended. Another waiter may come during the 200 ms, and campaign or quit. Then campaignErr is
+// of that campaign, or nil. The error is true all the same: the store did not answer, or ctx has
+// ended.
 func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -273,7 +275,8 @@ func (t *Term) endShare() {
 }
 
 // isOver says whether the term is ending or over: its context or its right has ended, or its
-// deadline is not after now. With now 0 no deadline has passed.
+// deadline is not after now. With now 0 that holds only once the lease is lost or closed: then the
+// deadline is 0 too.
 func (t *Term) isOver(now core.Time) bool {
 	switch {
 	case t.contextEnded.Load() != nil || t.rightEnded.Load() != nil:
