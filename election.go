@@ -423,7 +423,8 @@ func (st State) tokens(c *claim) (mine, leader uint64) {
 	return mine, leader
 }
 
-// oldestOf returns the oldest claim that waits to lead of the session with that ID, if it has one.
+// oldestOf looks for claims of the session with that ID that wait to lead. It returns the oldest,
+// or false if there is none.
 func (st State) oldestOf(id string) (Entry, bool) {
 	i := slices.IndexFunc(st.Waiting, func(s Entry) bool { return s.ID == id && s.Slots == 0 && s.Token != 0 })
 	if i < 0 {

@@ -77,10 +77,10 @@ func (t *Term) successorToken(ctx context.Context, to string) (uint64, error) {
 	return uint64(successor.Token), err
 }
 
-// handed returns the error with which Transfer ends, once the claim is freed. If this Transfer came
-// too late (by Resign, by another Transfer, or since the lease was over), the claim has another
-// successor or none, and the error is why the term ended. Otherwise the outcome of the hand-over
-// says it:
+// handed returns the error with which Transfer ends, once the claim is freed. Resign,
+// another Transfer or the end of the lease may have come before this Transfer. Then the claim has
+// another successor or none, and the error is why the term ended. Otherwise the outcome of the
+// hand-over says it:
 //
 //	core.Handed         nil
 //	core.SuccessorGone  the name was released, since the store would not hand it over
@@ -109,8 +109,8 @@ func (t *Term) handed(ctx context.Context, what string, successor uint64) error 
 	return fmt.Errorf("%s: not confirmed: %w", what, ErrExpired)
 }
 
-// named returns the oldest claim that waits to lead of the session with that ID. The error is
-// ErrNotInLine if no session with that ID waits, and ErrDuplicateID if several processes do.
+// named is oldestOf with errors: ErrNotInLine if no session with that ID waits to lead, and
+// ErrDuplicateID if several processes do.
 func (st State) named(id string) (Entry, error) {
 	first, ok := st.oldestOf(id)
 	if !ok {
