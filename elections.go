@@ -139,7 +139,9 @@ func (es *Elections) next(ctx context.Context) (electionNews, bool) {
 		}
 		shut := es.s.shut
 		if n.noMoreTerms {
-			shut = nil // it is closed, and would be received from each time; the last attempt wakes us by ready
+			// Shut is closed: a select on it would return at once, again and again. When the last
+			// attempt is over, ready wakes us.
+			shut = nil
 		}
 		select {
 		case <-es.ready:

@@ -46,8 +46,8 @@ type attempt struct {
 // An attempt in one of the first four phases can be dropped: by Withdraw, if the store refuses it,
 // or if its term ends. Then it goes to leaves if it has a claim, else to attemptOver.
 //
-// Elections.names has the attempt in the phases before leaves. It has a yielded one until the
-// context of its term ends.
+// Elections.names has an attempt that is in one of the first four phases. It has a yielded one
+// until the context of its term ends. It has none in leaves or attemptOver.
 type attemptPhase uint8
 
 const (
@@ -56,7 +56,7 @@ const (
 	stands
 	leads
 	leaves
-	yielded
+	yielded // from here on Close does not wait: see pending
 	attemptOver
 )
 
