@@ -338,7 +338,7 @@ func (c *Candidate) leaderLocked(f *candidateFeed) *Entry {
 		return c.own
 	case f.seen == nil, c.isOwnLocked(f.seen): // nobody is known to lead since
 		return nil
-	case f.seen.Token < c.own.Token: // an earlier leader; without tokens electedLocked has removed it
+	case f.seen.Token < c.own.Token: // an earlier leader. On a store without tokens electedLocked has removed it
 		return nil
 	}
 	return f.seen

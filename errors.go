@@ -119,7 +119,8 @@ func ReasonOf(err error) Reason {
 // After what IsFinal names, the call is not repeated. After what isRefusal names, the user gets the
 // error, since the same call would get the same answer again. After Gone the caller goes on with a
 // new claim, after NoSuccessor with a release. isFinalForBatch is for a call on behalf of many
-// claims: it is repeated for each half of them.
+// claims: what it names is the answer for one of them, and does not say for which. So the call is
+// repeated for each half of the claims.
 func isRefusal(err error) bool {
 	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
 }

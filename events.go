@@ -69,7 +69,7 @@ const eventsSize = 4096
 // eventReaders sends each event to all who range over [Session.Events].
 type eventReaders struct {
 	readers atomic.Int32  // as many as feeds has; read without mu
-	closed  chan struct{} // closed when the session's Close has returned
+	closed  chan struct{} // closed at the end of the session's Close
 	once    sync.Once
 	mu      sync.Mutex
 	feeds   map[*feed[Event]]struct{}

@@ -23,7 +23,7 @@ type lease struct {
 	s            *Session
 	stored       driver.Lease
 	timing       core.Timing
-	deadline     atomic.Int64          // on the boot clock; 0 after Gone or Close; it stays if it has passed
+	deadline     atomic.Int64          // on the boot clock; 0 after Gone or Close. One that has passed stays
 	lastDeadline atomic.Int64          // the last deadline that was not 0
 	renewing     atomic.Bool           // a call of Renew has not returned
 	wakeBy       atomic.Int64          // beat runs by then, unless the process is paused
@@ -38,7 +38,7 @@ type lease struct {
 	mu           sync.Mutex
 	endCause     core.Cause          // why the lease is ending; None: it takes new claims
 	claims       map[seat]*claim     // the last of each seat, until it is freed
-	stillWorking map[*claim]struct{} // freed, but not idle; or freed, and about to call forget
+	stillWorking map[*claim]struct{} // freed claims: work still runs under them, or they are about to call forget
 	moved        chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 

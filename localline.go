@@ -56,8 +56,8 @@ type seatQueue struct {
 type seatWaiter struct {
 	given chan struct{} // closed when seat n is his; nil if an Elections waits
 	n     int
-	// The attempt of an Elections that waits; else nil. Its gotSeat is called in place of closing
-	// given. No goroutine waits for it.
+	// If an Elections waits: its attempt to lead the name (elections_workers.go); else nil. No
+	// goroutine waits then. The attempt's gotSeat is called, and given is not closed.
 	attempt interface{ gotSeat() }
 }
 
@@ -245,8 +245,8 @@ func notInLine(what string) error {
 // announcements are what Restate and Proclaim set for the claims of one name; a claim of a lock or
 // of an Elections has its own. They are numbered. When the store confirms one, all before it count
 // as confirmed, since a later one replaces them: confirmed.n ≤ last.n. When the store refuses the
-// last one, last.n stays, so that no number is given twice, and last takes back the value of
-// confirmed.
+// last one, last gets the value of confirmed again. It keeps its number n, so that no number is
+// given twice.
 type announcements struct {
 	users int // guarded by announcementTable.mu
 

@@ -28,8 +28,8 @@ func pause(ctx context.Context, n int) error {
 	}
 }
 
-// jittered is how long to wait before try number n+1, n at least 1: half to all of 25 ms, doubled
-// with each try up to 1 s.
+// jittered is how long to wait after n failed calls, n at least 1: half to all of core.Pause(n),
+// which is 25 ms after the first, and doubles with each further one up to 1 s.
 func jittered(n int) time.Duration {
 	d := core.Pause(n)
 	return d/2 + rand.N(d/2+1)
@@ -79,8 +79,10 @@ type outages struct {
 }
 
 // answered takes what a renewal or a grant has returned: lease.renew and Session.grantOne call it
-// after each call. Limit is how long that call could wait for its answer. While there is no lease, nothing is called. So if an outage's last failed call
-// is long ago, nobody knows about the time since, and the outage counts only to that call.
+// after each call. Limit is how long that call could wait for its answer.
+//
+// While there is no lease, no call is made. Then the last failed call of an outage may be long ago,
+// and nobody knows whether the store answered since. Such an outage counts only to that call.
 func (s *outages) answered(now core.Time, ttl, limit time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -380,7 +380,7 @@ func worksUnder(ctx context.Context, t *Term) bool {
 	return h != nil
 }
 
-// share is the part of one holder in a claim that a lock's queue shares among several.
+// share is one holder's part in a claim. A lock's queue shares a claim among several holders.
 type share struct {
 	q       lockQueue // made this term for one holder; nil: no other term shares the claim
 	claimNo int       // the claim's number in the queue: a count, not its token
