@@ -61,8 +61,10 @@
 package primacy
 
 // The locks of this package, from the outer to the inner. Whoever holds one takes only those of
-// lines below it. The caller of a method that ends in Locked holds its receiver's lock. An
-// observer, a Term and a function have no such lock: there Locked means claim.mu.
+// lines below it. The caller of a method that ends in Locked holds its receiver's lock. There are
+// two exceptions. For a function or a method of Term it is claim.mu. For an observer of a claim
+// (statistics, events, history, the log) it is claim.mu too, unless the method's comment names the
+// observer's own lock.
 //
 //	queue.mu, Candidate.mu
 //	claim.mu                                            of one claim at a time

@@ -26,7 +26,7 @@ func TestTheFilesOfTheRootStandInAnOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	var order []string
-	if m := regexp.MustCompile(`(?s)each uses those after it: (.*?)\.\s`).FindSubmatch(text); m != nil {
+	if m := regexp.MustCompile(`(?s)uses only those after it[^:]*: (.*?)\.\s`).FindSubmatch(text); m != nil {
 		order = regexp.MustCompile(`\w+`).FindAllString(string(m[1]), -1)
 	}
 	fset := token.NewFileSet()
