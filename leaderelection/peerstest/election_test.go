@@ -5,6 +5,7 @@ package peerstest
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -100,7 +101,7 @@ func (e *election) start(program, kind, id string) *process {
 
 func (e *election) signal(p *process, s syscall.Signal) {
 	e.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		e.Fatalf("%v to %s: %v", s, p.id, err)
 	}
 }
