@@ -186,8 +186,8 @@ func TestSideBySide(t *testing.T) {
 			all.Wait()
 		})
 		var b strings.Builder
-		fmt.Fprintf(&b, "%v\n| fault | client-go, by its context | and IsLeader | ours, by its context | and IsLeader |"+
-			"\n|---|---|---|---|---|\n", at)
+		fmt.Fprintf(&b, "%v\n| fault | client-go, by its context | and IsLeader | ours, by its context | "+
+			"and IsLeader |\n|---|---|---|---|---|\n", at)
 		for _, f := range faults {
 			fmt.Fprintf(&b, "| %s |", f.name)
 			for _, kind := range []string{"client-go", "primacy"} {

@@ -82,8 +82,8 @@ func kubeMemory(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 		return nil, err
 	}
 	defer t.close()
-	j := job{Do: "stand", Contender: c.Name, Endpoints: e.servers.endpoints(), Prefix: e.Name("second"), N: kubeElections,
-		TTLs: []time.Duration{kubeTTL}}
+	j := job{Do: "stand", Contender: c.Name, Endpoints: e.servers.endpoints(), Prefix: e.Name("second"),
+		N: kubeElections, TTLs: []time.Duration{kubeTTL}}
 	if _, err := win(ctx, t.sessions[0], j.names(), 16); err != nil {
 		return nil, err
 	}
