@@ -64,7 +64,7 @@ oldest: ## the library against the oldest dependencies it names
 	cd leaderelection && GOWORK=off go test -timeout 11m ./...
 
 kube-apiserver: ## build the API server that the tests of k8sstore run on, once on this machine: 5 minutes
-	KUBE_APISERVER=real go test -count=1 -timeout 30m -v -run '^TestTheServerIsBuilt$$' ./internal/k8stest
+	KUBE_APISERVER=real go test -count=1 -timeout 120m -v -run '^TestTheServerIsBuilt$$' ./internal/k8stest
 
 stress: ## the tests in fake time COUNT times (default 50), and SEEDS (default 5000) seeds of the shell under faults
 	go test -race -count=$${COUNT:-50} -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./driver/drivertest ./open

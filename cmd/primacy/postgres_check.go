@@ -113,7 +113,7 @@ func (c *cluster) checkCluster(ctx context.Context, tell func(what string, err e
 	var rec *core.Record
 	if r != nil {
 		var err error
-		rec, err = r.record.Read(ctx)
+		rec, err = r.read(ctx)
 		known := "it has a record"
 		if err == nil && rec == nil {
 			known = "not there yet"

@@ -47,7 +47,7 @@ func (c *cluster) history(ctx context.Context, limit int) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	rec, err := r.record.Read(ctx)
+	rec, err := r.read(ctx)
 	if err != nil {
 		return err
 	}

@@ -147,7 +147,7 @@ func (r *reached) now(ctx context.Context) (clusterJSON, error) {
 	if err != nil {
 		return clusterJSON{}, err
 	}
-	rec, err := r.record.Read(ctx)
+	rec, err := r.read(ctx)
 	if err != nil {
 		return clusterJSON{}, err
 	}
@@ -155,6 +155,24 @@ func (r *reached) now(ctx context.Context) (clusterJSON, error) {
 		return clusterJSON{}, fail(exitNo, "there is no cluster %s in this store", clean(r.name))
 	}
 	return describeCluster(r.name, line, rec), nil
+}
+
+// read reads the record. Its error is of exit code 1 where the store was lost. This machine's
+// member may know that, and not have said so.
+func (r *reached) read(ctx context.Context) (*core.Record, error) {
+	var s core.State
+	if r.file != nil {
+		s, _ = agent.StateOf(r.file.Data) // before the record; another user may not be able to read it
+	}
+	rec, err := r.record.Read(ctx)
+	var lost *core.Lost
+	if err == nil && r.file != nil {
+		lost = s.Forgotten(r.file.Name, rec)
+	}
+	if lost != nil || errors.As(err, &lost) {
+		return nil, fail(exitNo, "%w", lost)
+	}
+	return rec, err
 }
 
 func (c *cluster) list(ctx context.Context) error {

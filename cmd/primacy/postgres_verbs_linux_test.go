@@ -24,6 +24,7 @@ import (
 type pgCluster struct {
 	*world
 	etcd    *etcdtest.Server
+	etcdDir string // its data
 	members map[string]*pgMember
 	ttl     string                     // of a new member
 	more    []func(m *pgMember) string // what else its file says
@@ -46,7 +47,9 @@ func postgresClusterOn(t *testing.T, o etcdtest.Options, members int, ttl string
 	more ...func(m *pgMember) string,
 ) *pgCluster {
 	w := postgresWorld(t).without("PGSERVICE").without("PRIMACY_ID").without("PRIMACY_STORE")
-	c := &pgCluster{world: w, etcd: etcdtest.Start(t, o), members: map[string]*pgMember{}, ttl: ttl, more: more}
+	dir := filepath.Join(t.TempDir(), "etcd")
+	o.DataDir = func(int) string { return dir }
+	c := &pgCluster{world: w, etcd: etcdtest.Start(t, o), etcdDir: dir, members: map[string]*pgMember{}, ttl: ttl, more: more}
 	// A demo after this test looks for members that were left.
 	t.Cleanup(func() {
 		for _, m := range c.members {

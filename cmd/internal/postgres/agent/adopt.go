@@ -40,9 +40,9 @@ func beginAdoption(ctx context.Context, a *Agent) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, a.cfg.TTL)
 	defer cancel()
-	rec, err := a.record.Read(limit)
-	if err != nil || rec != nil || s.Adopted == "" {
-		if err == nil && rec == nil {
+	rec, lost, err := recordOf(limit, a)
+	if err != nil || rec != nil || lost != nil || s.Adopted == "" {
+		if err == nil && rec == nil && lost == nil {
 			err = a.cfg.TakeOver(ctx, "", "", 0)
 		}
 		return err

@@ -99,6 +99,8 @@ type Agent struct {
 	reading bool
 	// The last read of the record that is in seen.
 	readNumber uint64
+	readBefore uint64        // how many had begun when it came
+	readsWon   uint64        // how many had begun when the term was won
 	stale      bool          // the record may have changed since the read under way began
 	at         core.Position // where the server's WAL ends
 	answered   seenServer    // the last look at the server that runs now which got an answer
@@ -230,7 +232,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) finishInitdb(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.TTL)
 	defer cancel()
-	rec, err := a.record.Read(ctx)
+	rec, _, err := recordOf(ctx, a)
 	if err != nil || rec == nil {
 		return err
 	}

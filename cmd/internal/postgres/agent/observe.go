@@ -73,7 +73,7 @@ func (a *Agent) read(ctx context.Context) {
 	go func() {
 		readCtx, cancel := context.WithTimeout(ctx, a.cfg.TTL)
 		defer cancel()
-		rec, err := a.record.Read(readCtx)
+		rec, lost, err := recordOf(readCtx, a)
 		if err != nil {
 			select { // the store does not answer
 			case <-time.After(a.cfg.TTL / 20):
@@ -83,7 +83,7 @@ func (a *Agent) read(ctx context.Context) {
 		a.send(ctx, func() {
 			a.reading = false
 			if err == nil {
-				a.sawRecord(rec, token, number)
+				a.stale = !a.sawRecord(rec, lost, token, number) || a.stale
 			} else {
 				a.cfg.Log.Debug("read the record", "err", err)
 			}
@@ -92,6 +92,15 @@ func (a *Agent) read(ctx context.Context) {
 			}
 		})
 	}()
+}
+
+// recordOf reads the record, or what was found in its place.
+func recordOf(ctx context.Context, a *Agent) (rec *core.Record, lost *core.Lost, err error) {
+	rec, err = a.record.Read(ctx)
+	if errors.As(err, &lost) {
+		err = nil
+	}
+	return rec, lost, err
 }
 
 // recordEvery is how often the record is read though nothing says that there is a newer one: nobody
@@ -150,19 +159,24 @@ func (a *Agent) instructions(ctx context.Context, limit time.Duration) (*core.In
 
 // sawRecord takes in what was read, for the largest token that was known when the read began.
 // number counts reads in the order in which they began. What is read of a store that was wiped has
-// smaller numbers and tokens than all before, and must be seen nevertheless.
-func (a *Agent) sawRecord(rec *core.Record, token, number uint64) {
-	if number < a.readNumber {
-		return // a later read has come before
+// smaller numbers and tokens than all before, and must be seen nevertheless. But reads overlap:
+// that there is none any more, or an older one, is believed of a read that began when the last had
+// come. It returns false where the read says nothing.
+func (a *Agent) sawRecord(rec *core.Record, lost *core.Lost, token, number uint64) bool {
+	if number < a.readNumber || number <= a.readBefore && seqOf(rec) < seqOf(a.seen.Record) {
+		return false
 	}
-	a.readNumber = number
-	a.seen.Record, a.seen.Read, a.seen.ReadFor = rec, true, max(token, a.seen.ReadFor)
+	if a.readNumber, a.readBefore = number, a.reads.Load(); number <= a.readsWon {
+		token = 0
+	}
+	a.seen.Record, a.seen.Lost, a.seen.Read, a.seen.ReadFor = rec, lost, true, max(token, a.seen.ReadFor)
 	// What is copied from a former primary is of no use under another one, and that one may wait
 	// for this member, while the former, frozen, keeps the copy waiting.
 	if none := (core.Identity{}); a.copied != none && rec != nil && rec.Primary != a.copied {
 		a.copied = none
 		a.cancel()
 	}
+	return true
 }
 
 // newest returns the largest token that was seen, but for the record's.

@@ -24,7 +24,7 @@ func TestACopyOfAFormerPrimaryIsGivenUp(t *testing.T) {
 		{core.Identity{}, &core.Record{Seq: 4, Primary: other}, 1},
 	} {
 		a.copied = x.copied
-		if a.sawRecord(x.rec, 1, uint64(i)+1); gone != x.want {
+		if a.sawRecord(x.rec, nil, 1, uint64(i)+1); gone != x.want {
 			t.Errorf("record %d: %d copies were given up, want %d", i, gone, x.want)
 		}
 	}
@@ -35,7 +35,7 @@ func TestACopyOfAFormerPrimaryIsGivenUp(t *testing.T) {
 func TestTheLastReadOfTheRecordCounts(t *testing.T) {
 	a := &Agent{}
 	seen := func(rec *core.Record, token, number uint64) uint64 {
-		a.sawRecord(rec, token, number)
+		a.sawRecord(rec, nil, token, number)
 		return seqOf(a.seen.Record)
 	}
 	if got := seen(&core.Record{Seq: 5}, 9, 2); got != 5 {
@@ -44,7 +44,29 @@ func TestTheLastReadOfTheRecordCounts(t *testing.T) {
 	if got := seen(&core.Record{Seq: 4}, 9, 1); got != 5 {
 		t.Errorf("an older read under the same token came late: got record %d", got)
 	}
-	if got := seen(nil, 0, 3); got != 0 || !a.seen.Read || a.seen.ReadFor != 9 {
+	a.reads.Store(4) // one has begun since, which a write's own read may overtake
+	if got := seen(&core.Record{Seq: 6}, 9, 3); got != 6 {
+		t.Errorf("got record %d", got)
+	}
+	if got := seen(&core.Record{Seq: 5}, 9, 4); got != 6 {
+		t.Errorf("an older record by a read that began before the last had come: got record %d", got)
+	}
+	if got := seen(nil, 0, 5); got != 0 || !a.seen.Read || a.seen.ReadFor != 9 {
 		t.Errorf("the store was wiped: got record %d, read for %d", got, a.seen.ReadFor)
+	}
+}
+
+// TestAStoreThatGivesATokenOutAgain: what was read before a term was won says nothing of it, though
+// the token is one that was seen before.
+func TestAStoreThatGivesATokenOutAgain(t *testing.T) {
+	a := &Agent{}
+	a.sawRecord(&core.Record{Seq: 5, Token: 9}, nil, 9, a.reads.Add(1))
+	late := a.reads.Add(1)
+	won(a, nil)
+	if a.sawRecord(&core.Record{Seq: 5, Token: 9}, nil, 9, late); a.seen.ReadFor != 0 {
+		t.Errorf("a read that had begun before counts for token %d", a.seen.ReadFor)
+	}
+	if a.sawRecord(&core.Record{Seq: 5, Token: 9}, nil, 9, a.reads.Add(1)); a.seen.ReadFor != 9 {
+		t.Errorf("one that began since counts for token %d", a.seen.ReadFor)
 	}
 }

@@ -69,8 +69,8 @@ func (a *Agent) action(work context.Context, order *core.Order, o core.Observati
 			}
 			return a.rewind(ctx, from)
 		})
-	case core.Write:
-		return a.write(work, do.Record, o.Own.Token)
+	case core.Write, core.Mark:
+		return a.write(work, do, o)
 	case core.SetSync:
 		return a.setSync(work, order.ID, do.Sync)
 	case core.Bind:
@@ -207,22 +207,30 @@ func progress(log *slog.Logger, what string) func(string) {
 	return func(line string) { log.Info(what, "progress", line) }
 }
 
-// write writes the record. The first one says that the data of the cluster are whole.
-func (a *Agent) write(work context.Context, r core.Record, token uint64) func(context.Context) core.Done {
+// write writes the record, or what was found in its place. The first record says that the data of
+// the cluster are whole.
+func (a *Agent) write(work context.Context, do core.Action, o core.Observation) func(context.Context) core.Done {
+	if m, ok := do.(core.Mark); ok {
+		return limited(a.cfg.TTL, func(ctx context.Context) error {
+			defer a.send(work, func() { a.read(work) })
+			return a.record.Mark(ctx, o.Record, m.Lost)
+		})
+	}
+	r, token := do.(core.Write).Record, o.Own.Token
 	return func(ctx context.Context) core.Done {
 		writeCtx, cancel := context.WithTimeout(ctx, a.cfg.TTL)
 		defer cancel()
 		err := a.record.Write(writeCtx, r, token)
 		number := a.reads.Add(1)
-		rec, readErr := a.record.Read(writeCtx)
+		rec, lost, readErr := recordOf(writeCtx, a)
 		if readErr == nil && rec != nil && r.Seq == 1 && rec.Primary == r.Primary { // this try, or one before
 			err = a.disk.Finish(r.SystemID)
 		}
 		a.send(work, func() { // not the order's context: a stop may have ended that
-			if readErr == nil {
-				a.sawRecord(rec, token, number)
-			} else {
+			if readErr != nil {
 				a.seen.Read = false
+			}
+			if readErr != nil || !a.sawRecord(rec, lost, token, number) {
 				a.read(work)
 			}
 		})

@@ -47,7 +47,7 @@ func pause(ctx context.Context, d time.Duration) {
 // lead tells the loop of a term and of its end, and returns when the loop has given it up.
 func (a *Agent) lead(ctx context.Context, term *primacy.Term) {
 	a.send(ctx, func() {
-		a.term, a.asked = term, nil
+		won(a, term)
 		a.read(ctx)
 	})
 	go a.extend(ctx, term)
@@ -61,6 +61,12 @@ func (a *Agent) lead(ctx context.Context, term *primacy.Term) {
 	case <-a.givenUp:
 	case <-ctx.Done():
 	}
+}
+
+// won takes in a new term. What was read of the record before says nothing of it.
+func won(a *Agent, term *primacy.Term) {
+	a.term, a.asked = term, nil
+	a.seen.ReadFor, a.readsWon = 0, a.reads.Load()
 }
 
 // extend moves the server's deadline with the term's. A server that is not bound is not touched.

@@ -60,8 +60,10 @@
 //     again. While it is, nobody but the record's primary stands, and who wins the term all the
 //     same gives it up. A primary that gets a new term writes that into the record: nobody else can
 //     have been promoted since. A person may force an election: an ordinary one, with seals.
-//  11. Amnesia of the store. A record, or none, that is older than what this member has seen: it
-//     stops and waits for a person.
+//  11. Amnesia of the store. A record, or none, that is not what this member has seen or what came
+//     after it: it stops, and puts that finding in the record's place, by compare-and-swap. So who
+//     has seen less, or nothing, stops too, and all wait for a person. Where only such members run
+//     that have seen nothing newer than a backup, nobody can know.
 //  12. Adoption. Data that were there before the cluster are taken over where a person has
 //     said, for each member, whether they are the primary's. Until there is a record, the former
 //     manager's servers go on, and who was adopted as a standby does not stand. Who was adopted

@@ -163,7 +163,7 @@ func (m *Member) renewed(o Observation) State {
 	n.Incarnation = m.cfg.Incarnation()
 	n.SystemID, n.Copied = o.Record.SystemID, o.Record.Token
 	n.Directory, n.Last = "", Position{}
-	n.Seq = max(n.Seq, o.Record.Seq)
+	n.see(*o.Record)
 	return n
 }
 

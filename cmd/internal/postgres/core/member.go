@@ -308,11 +308,7 @@ func (m *Member) decide(o Observation) Action {
 		return a
 	}
 	if m.broken != "" {
-		m.phase, m.why = PhaseBroken, m.broken
-		if o.Own != nil {
-			return Transfer{Why: m.broken} // another member can do what the term is for
-		}
-		return nil
+		return halted(m, o)
 	}
 	if m.ending && (m.server.promoted == 0 || m.mayLackDeadline() && o.Own == nil) {
 		return m.end(o)
@@ -354,7 +350,9 @@ func (m *Member) end(o Observation) Action {
 
 // mustStop is what keeps a server from acting as a primary without a right to it.
 func (m *Member) mustStop(o Observation) Action {
-	if why := cmp.Or(m.state.storeForgot(o, m.writes.last), m.state.adoptedTwice(o)); why != "" {
+	if l := cmp.Or(o.Lost, storeForgot(m, o)); l != nil {
+		m.broken = l.Error()
+	} else if why := cmp.Or(m.state.otherData(o), m.state.adoptedTwice(o)); why != "" {
 		m.broken = why
 	}
 	s := &m.server
@@ -407,7 +405,7 @@ func (m *Member) persist(sealed uint64, o Observation) Action {
 		next.Directory = o.Server.Directory
 	}
 	if o.Record != nil {
-		next.Seq = max(next.Seq, o.Record.Seq)
+		next.see(*o.Record)
 	}
 	return Persist{next}
 }

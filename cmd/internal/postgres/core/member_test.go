@@ -801,16 +801,24 @@ func TestARewindThatFailedIsNoCopyOfThePrimary(t *testing.T) {
 func TestAmnesiaOfTheStore(t *testing.T) {
 	for what, change := range map[string]func(*Observation){
 		"no record":              func(o *Observation) { o.Record = nil },
-		"an older record":        func(o *Observation) { o.Record.Seq = 6 },
+		"an older record":        func(o *Observation) { o.Record.Seq, o.ReadFor = 6, 0 }, // and smaller tokens
 		"another database":       func(o *Observation) { o.Record.SystemID = "x" },
 		"another database there": func(o *Observation) { o.Server.SystemID = "x" },
 		"none of what I know of": func(o *Observation) { o.Record, o.Server.Data = nil, DataEmpty },
+		"somebody has found it":  func(o *Observation) { o.Record, o.Lost = nil, &Lost{By: "c", Seen: 9} },
 	} {
 		r := newRig(t)
 		r.newTerm(1, "a")
 		change(&r.o)
 		r.expect("Stop", ok)
 		r.o.Server.Running = false
+		switch what { // it tells all, so that who has seen less does not act by the store either
+		case "no record", "an older record", "none of what I know of":
+			if m := r.expect("Mark", ok).(Mark); m.Lost.By != "b" || m.Lost.Seen != 7 {
+				t.Errorf("%s: %+v", what, m)
+			}
+			r.o.Record, r.o.Lost = nil, &Lost{By: "b", Seen: 7}
+		}
 		r.expect("", ok)
 		if p, why := r.Phase(); p != PhaseBroken || why == "" || r.Stands(r.o) {
 			t.Errorf("%s: %s, %q", what, p, why)
@@ -820,6 +828,55 @@ func TestAmnesiaOfTheStore(t *testing.T) {
 	r := newRig(t)
 	r.o.Record, r.o.Read = nil, false
 	r.expect("Seal", ok)
+}
+
+// A member that knows nothing makes no database, and one that has seen less than another promotes
+// nobody, where that other one has found that the store was lost.
+func TestWhoHasSeenLessObeys(t *testing.T) {
+	for what, s := range map[string]State{"new": {}, "behind": {Incarnation: "1", Seq: 3, SystemID: "s"}} {
+		r := newRig(t)
+		r.Member = NewMember(r.cfg, s)
+		r.o.Record, r.o.Lost = nil, &Lost{By: "c", Seen: 9, SystemID: "s"}
+		r.o.Server = Server{}
+		if what == "behind" {
+			r.o.Server.Data = DataReady
+		}
+		r.newTerm(1, "b")
+		r.expect("Transfer", ok)
+		r.o.Own = nil
+		r.expect("", ok)
+		if p, why := r.Phase(); p != PhaseBroken || !strings.Contains(why, "c has seen record 9") || r.Stands(r.o) {
+			t.Errorf("%s: %s, %q", what, p, why)
+		}
+	}
+}
+
+// A store that was set back may have gone on since, further than it had been: then it has given the
+// number of a timeline to another member, or for WAL that ends elsewhere, or has not come to it.
+func TestAStoreThatWentOnFromABackup(t *testing.T) {
+	history := func(all ...Promoted) []Promoted { return all }
+	first, second := Promoted{Member: "a", Timeline: 3, From: 100}, Promoted{Member: "b", Timeline: 5, From: 200}
+	for what, c := range map[string]struct {
+		history []Promoted
+		forgot  bool
+	}{
+		"the same":             {history(first, second), false},
+		"a later one":          {history(first, second, Promoted{Member: "c", Timeline: 7, From: 300}), false},
+		"so old it is dropped": {history(Promoted{Member: "c", Timeline: 7, From: 300}), false},
+		"it has gone on":       {history(first, second, Promoted{Member: "b", Timeline: 5, From: 200}), false},
+		"another member":       {history(first, Promoted{Member: "c", Timeline: 5, From: 200}), true},
+		"from elsewhere":       {history(first, Promoted{Member: "b", Timeline: 5, From: 180}), true},
+		"none":                 {history(first), true},
+	} {
+		s := State{Seq: 7, SystemID: "s", Noted: Noted{"s", "b", 5, 200}}
+		l := s.Forgotten("b", &Record{Seq: 99, SystemID: "s", History: c.history})
+		if (l != nil) != c.forgot {
+			t.Errorf("%s: %v", what, l)
+		}
+	}
+	if l := (State{Seq: 7, SystemID: "s"}).Forgotten("b", &Record{Seq: 3, SystemID: "x"}); l != nil {
+		t.Errorf("another database's record is no older one: %v", l)
+	}
 }
 
 func TestWhoStands(t *testing.T) {

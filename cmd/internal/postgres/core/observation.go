@@ -11,9 +11,10 @@ import (
 // pg_rewind copy what is inside.
 type State struct {
 	Incarnation string `json:"incarnation"`
-	Sealed      uint64 `json:"sealed,string"` // the largest token it is sealed for
-	Seq         uint64 `json:"seq,string"`    // the largest record it has seen
-	SystemID    string `json:"system_id"`     // of the database system: where the state was lost, from pg_control
+	Sealed      uint64 `json:"sealed,string"`  // the largest token it is sealed for
+	Seq         uint64 `json:"seq,string"`     // the largest record it has seen
+	SystemID    string `json:"system_id"`      // of the database system: where the state was lost, from pg_control
+	Noted       Noted  `json:"noted,omitzero"` // of the record with the number Seq
 	// The token of the record whose primary the data were copied from by the last clone or rewind.
 	// They are consistent only with WAL of that primary; 0: they have been since; [copying]: a
 	// rewind was begun, and is not known to have succeeded.
@@ -37,12 +38,16 @@ type State struct {
 // Observation is all that a member knows when it decides. What comes together with a [Done] was
 // looked at after that order had ended.
 type Observation struct {
-	Now      time.Duration
-	Own      *Term   // nil: this member does not lead, or its term is over
-	Line     *Line   // nil: not known yet
-	Record   *Record // nil: there is none, or Read is false
-	Read     bool    // the record has been read
-	ReadFor  uint64  // the newest token known when this read of the record began: for a newer one it may be old
+	Now    time.Duration
+	Own    *Term   // nil: this member does not lead, or its term is over
+	Line   *Line   // nil: not known yet
+	Record *Record // nil: there is none, or Read is false; never older than one before, but where the store was lost
+	Read   bool    // the record has been read
+	Lost   *Lost   // what was found in the place of the record; nil: nothing
+	// The newest token known when this read of the record began: for a newer one it may be old. 0:
+	// it began before this member won its term, by whatever token: a store that was lost gives
+	// tokens out again.
+	ReadFor  uint64
 	Server   Server
 	Settings Settings
 	LastLSN  LSN // of the primary, as it last published: for durability async
@@ -192,30 +197,6 @@ func (o Observation) prefers(x, y Sender) bool {
 	}
 	return cmp.Or(priority, flushed, cmp.Compare(y.Name, x.Name)) > 0
 }
-
-// storeForgot says what the store must have forgotten: what this member has seen is not there.
-// written is the number of the last record that it has written itself.
-func (s State) storeForgot(o Observation, written uint64) string {
-	switch {
-	case !o.Read:
-		return ""
-	case o.Record == nil && s.Seq > 0:
-		return "the store has no record of this cluster, and this member has seen one: the store was wiped or restored"
-	case o.Record == nil:
-		return ""
-	case o.Record.Seq < min(s.Seq, written) || o.Record.Seq < s.Seq && o.ReadFor >= s.Sealed:
-		return fmt.Sprintf("the record in the store is number %d, and this member has seen %d: the store was restored",
-			o.Record.Seq, s.Seq)
-	case o.Server.Data == DataReady && o.system(s) != "" && o.Record.SystemID != o.system(s):
-		return fmt.Sprintf("the data directory is of database system %s, and the cluster is %s: put the cluster's "+
-			"own data there, or empty the directory", o.system(s), o.Record.SystemID)
-	}
-	return ""
-}
-
-// system returns the database system of the data. The control file knows better than the state: the
-// directory may have been put there by hand.
-func (o Observation) system(s State) string { return cmp.Or(o.Server.SystemID, s.SystemID) }
 
 func (l *Line) members() []Standing {
 	if l == nil {

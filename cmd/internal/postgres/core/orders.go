@@ -44,6 +44,8 @@ type (
 	// Write writes the record if the present one has the sequence number Record.Seq - 1, and this
 	// term lives. Done.Unknown says that it may still be written.
 	Write struct{ Record Record }
+	// Mark puts Lost in the place of the record that was observed, if that still stands.
+	Mark struct{ Lost Lost }
 	// SetSync sets the SSN and has it loaded. [Server.Proven] tells when each walsender has.
 	SetSync struct{ Sync Sync }
 	// Bind has the guardian confirm that the server is gone by the term's deadline, as it moves.
@@ -74,6 +76,7 @@ func (Rewind) action()     {}
 func (Clone) action()      {}
 func (Initdb) action()     {}
 func (Write) action()      {}
+func (Mark) action()       {}
 func (SetSync) action()    {}
 func (Bind) action()       {}
 func (Unbind) action()     {}

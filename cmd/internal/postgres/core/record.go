@@ -62,6 +62,7 @@ type Record struct {
 	Stopped    LSN        `json:"stopped,omitempty"` // where Primary's WAL ended at a clean shutdown; 0: there was none
 	Paused     *Pause     `json:"paused,omitempty"`
 	History    []Promoted `json:"history,omitempty"` // the last ones, oldest first
+	Lost       *Lost      `json:"lost,omitempty"`    // then nothing else counts
 }
 
 // maxLineage is how many forks a record keeps. A member that is further behind is rewound.

@@ -28,7 +28,7 @@ func (r retries) note(do Action, d Done, fails int, now time.Duration) {
 		return
 	case Start, Initdb:
 		wait = retryLater
-	case Reinit:
+	case Reinit, Mark:
 		wait = 10 * retryLater
 	case Clone, Rewind:
 		wait = min(retryMost, retryLater<<min(fails, 10))

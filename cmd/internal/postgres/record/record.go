@@ -42,20 +42,16 @@ type Record struct {
 // New returns the record of the election of that name. It does no I/O.
 func New(store Store, name string) *Record { return &Record{store: store, name: name} }
 
-// Read returns the record, or nil if there is none. It is linearizable.
+// Read returns the record, or nil if there is none. It is linearizable. The error is a *[core.Lost]
+// where a member has found that the store was lost.
 func (r *Record) Read(ctx context.Context) (*core.Record, error) {
-	value, version, err := r.store.Kept(ctx, r.name)
+	rec, version, err := r.kept(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var rec *core.Record
-	if version != 0 {
-		d := json.NewDecoder(bytes.NewReader(value))
-		d.DisallowUnknownFields() // a newer version's rules are not ours to break
-		if err := d.Decode(&rec); err != nil {
-			return nil, fmt.Errorf("the record of %s cannot be read: %w (is it of a newer version of primacy?)",
-				r.name, err)
-		}
+	var lost *core.Lost
+	if rec != nil {
+		lost = rec.Lost
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +61,25 @@ func (r *Record) Read(ctx context.Context) (*core.Record, error) {
 			r.seq = rec.Seq
 		}
 	}
+	if lost != nil {
+		return nil, lost
+	}
 	return rec, nil
+}
+
+// kept returns what stands in the place of the record, and its version.
+func (r *Record) kept(ctx context.Context) (rec *core.Record, version uint64, err error) {
+	value, version, err := r.store.Kept(ctx, r.name)
+	if err != nil || version == 0 {
+		return nil, 0, err
+	}
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.DisallowUnknownFields() // a newer version's rules are not ours to break
+	if err := d.Decode(&rec); err != nil {
+		return nil, 0, fmt.Errorf("the record of %s cannot be read: %w (is it of a newer version of primacy?)",
+			r.name, err)
+	}
+	return rec, version, nil
 }
 
 // Write writes the record if the one that was read last has the number before it, and while the

@@ -72,3 +72,81 @@ func TestRecord(t *testing.T) {
 		t.Errorf("a write of a term that is over: got %v, want ErrConflict", err)
 	}
 }
+
+// TestMark: what was found is told in the record's place, and only there: a record that was written
+// meanwhile stays, and so does what is left of a cluster whose members have left.
+func TestMark(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	s, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{etcdtest.Start(t, etcdtest.Options{}).Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	lease, err := s.Grant(ctx, "pg1", 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := core.Lost{By: "pg1", Seen: 9, SystemID: "7300000000000000001"}
+	told := func(r *record.Record) {
+		t.Helper()
+		var lost *core.Lost
+		if got, err := r.Read(ctx); !errors.As(err, &lost) || *lost != l || got != nil {
+			t.Errorf("a reader is told %v, %v", got, err)
+		}
+	}
+
+	empty := record.New(s, "postgres/empty")
+	if err := empty.Mark(ctx, nil, l); err != nil {
+		t.Fatal(err)
+	}
+	told(record.New(s, "postgres/empty"))
+	if err := empty.Mark(ctx, nil, l); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a second mark: %v", err)
+	}
+
+	const name = "postgres/orders"
+	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := full()
+	r := record.New(s, name)
+	if _, err := r.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Write(ctx, older, places[0].Token); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Mark(ctx, nil, l); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("there is a record, and it is marked as if there was none: %v", err)
+	}
+	found, err := r.Read(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := *found
+	later.Seq++
+	if err := r.Write(ctx, later, places[0].Token); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Mark(ctx, found, l); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a later record is marked: %v", err)
+	}
+	if found, err = r.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Mark(ctx, found, l); err != nil {
+		t.Fatal(err)
+	}
+	told(r)
+
+	gone := record.New(s, "postgres/gone")
+	if _, ok, err := s.Keep(ctx, "postgres/gone", []byte("null"), 0, "", 0); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := gone.Mark(ctx, nil, l); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a cluster whose members have left is marked: %v", err)
+	}
+}

@@ -47,9 +47,12 @@ type agent struct {
 	term    *term
 	line    *core.Line
 	record  *core.Record
+	gone    *core.Lost // in the record's place
 	read    bool
 	readFor uint64
 	reading bool
+	reads   int // so many have begun
+	won     int // of these before the term was won
 	again   bool
 	dones   []core.Done
 	poked   bool
@@ -257,6 +260,7 @@ func (a *agent) leads(c *claim) {
 	}
 	a.claim = c
 	a.term = &term{c, c.token, a.sent + ttl}
+	a.readFor, a.won = 0, a.reads
 	a.expect(a.term)
 	a.readRecord()
 	a.poke()
@@ -346,15 +350,20 @@ func (a *agent) readRecord() {
 		return
 	}
 	a.reading, a.again = true, false
-	seen := a.newest()
+	a.reads++
+	seen, number := a.newest(), a.reads
 	var got *core.Record
-	a.call(func() { got = a.w.store.record }, func(known bool) {
+	var lost *core.Lost
+	a.call(func() { got, lost = a.w.store.record, a.w.store.lost }, func(known bool) {
 		a.reading = false
 		if !known {
 			a.later(100*ms, a.readRecord)
 			return
 		}
-		a.record, a.read, a.readFor = got, true, max(a.readFor, seen)
+		if number <= a.won {
+			seen = 0
+		}
+		a.record, a.gone, a.read, a.readFor = got, lost, true, max(a.readFor, seen)
 		if a.again || a.newest() > a.readFor {
 			a.readRecord()
 		}
@@ -362,13 +371,16 @@ func (a *agent) readRecord() {
 	})
 }
 
-// readAsked reads what people ask, now and then.
+// readAsked reads what people ask, now and then, and the record: nobody tells that it is gone.
 func (a *agent) readAsked() {
 	var got core.Instructions
 	a.call(func() { got = a.w.asked }, func(known bool) {
 		if known && got.Seq > 0 {
 			a.asked = &got
 			a.poke()
+		}
+		if a.w.chance(0.2) {
+			a.readRecord()
 		}
 		a.later(a.w.between(100*ms, 1000*ms), a.readAsked)
 	})
@@ -457,7 +469,8 @@ func (a *agent) stand(yes bool) {
 
 func (a *agent) observe() core.Observation {
 	n, s := a.n, a.n.srv
-	o := core.Observation{Now: a.w.now, Own: a.own(), Line: a.line, Record: a.record, Read: a.read, ReadFor: a.readFor,
+	o := core.Observation{Now: a.w.now, Own: a.own(), Line: a.line, Record: a.record, Lost: a.gone, Read: a.read,
+		ReadFor:  a.readFor,
 		Settings: a.settings(), Request: a.w.request, Instructions: a.asked, Done: a.dones}
 	if o.Own == nil {
 		o.Request = nil

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
@@ -248,6 +249,21 @@ var faults = []fault{
 			})
 		}
 	}},
+	{"store lost", func(w *World, _ *node) {
+		known := !slices.ContainsFunc(w.nodes, func(n *node) bool { return n.disk.state.Seq == 0 })
+		if w.store.record != nil && known && !w.judge.lost() && w.chance(0.2) {
+			w.store.lose(kept{})
+		}
+	}},
+	{"store set back", func(w *World, _ *node) {
+		was := w.store.was
+		if len(was) < 2 || w.judge.lost() || w.chance(0.8) {
+			return
+		}
+		if k := was[w.rng.IntN(len(was)-1)]; !w.judge.behind(k.record) {
+			w.store.lose(k)
+		}
+	}},
 	{"server hung", func(w *World, n *node) {
 		if s := n.srv; s != nil {
 			s.hung = true
@@ -419,7 +435,7 @@ func (w *World) heal() {
 	person = func() {
 		w.resume(true) // a pause may have come into the record late
 		for _, n := range w.nodes {
-			if n.agent == nil {
+			if n.agent == nil || w.judge.lost() {
 				continue
 			}
 			if phase, _ := n.agent.m.Phase(); phase == core.PhaseBroken {

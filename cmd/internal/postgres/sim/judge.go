@@ -55,7 +55,9 @@ func (j *judge) acked(s *server, c commit) {
 	if s.token == 0 {
 		j.violate("%s was promoted by hand and has acknowledged commit %d", s.n.name, c.id)
 	}
-	if r := j.w.store.record; r == nil || r.SystemID != s.n.disk.state.SystemID {
+	if s.token != 0 && s.token>>32 < uint64(j.w.store.losses) {
+		// It lives on from before the store was lost, and nobody has taken over.
+	} else if r := j.w.store.record; r == nil || r.SystemID != s.n.disk.state.SystemID {
 		j.violate("%s has acknowledged commit %d, and there is no record of its database", s.n.name, c.id)
 	}
 	if j.durability[s.token] == core.Async { // that is no promise
@@ -78,6 +80,14 @@ func (j *judge) promoted(s *server, tli core.Timeline, token uint64) {
 		return
 	}
 	j.w.Stats.Promoted++
+	if token>>32 < uint64(j.w.store.losses) { // it was under way when the store was lost, and counts all the same
+		j.promotions = append(j.promotions, promotion{token, s.n, tli, w[:len(w):len(w)]})
+		return
+	}
+	if j.w.store.lost != nil || j.lost() {
+		j.violate("%s is promoted under term %d of a store that was lost", s.n.name, uint32(token))
+		return
+	}
 	if j.w.store.record == nil { // it counts if the record comes
 		j.first = append(j.first, promotion{token, s.n, tli, nil})
 		return
@@ -133,6 +143,9 @@ func (j *judge) given(c ack, b uint64) bool {
 
 // recorded takes a write of the record.
 func (j *judge) recorded(c *claim, old, r *core.Record) {
+	if j.lost() {
+		j.violate("term %d writes a record into a store that was lost", c.token)
+	}
 	if r.Token != c.token {
 		j.violate("term %d writes a record of term %d", c.token, r.Token)
 	}
@@ -140,7 +153,7 @@ func (j *judge) recorded(c *claim, old, r *core.Record) {
 		j.violate("the primary %v is among the voters %v", r.Primary, r.Voters)
 	}
 	if old == nil {
-		i := slices.IndexFunc(j.first, func(p promotion) bool { return p.token == r.Token })
+		i := slices.IndexFunc(j.first, func(p promotion) bool { return p.token == c.key })
 		if i < 0 {
 			j.violate("the first record comes before the promotion")
 			return
@@ -166,12 +179,12 @@ func (j *judge) recorded(c *claim, old, r *core.Record) {
 	if old != nil && old.Durability != r.Durability {
 		j.w.Stats.Durability++
 	}
-	j.durability[r.Token] = r.Durability
+	j.durability[c.key] = r.Durability
 	if old != nil && old.Token != r.Token && old.Durability == core.Async {
-		j.async[r.Token] = true
+		j.async[c.key] = true
 	}
-	if _, ok := j.grants[r.Token]; !ok {
-		j.grants[r.Token] = *r
+	if _, ok := j.grants[c.key]; !ok {
+		j.grants[c.key] = *r
 	}
 	for _, n := range j.w.nodes {
 		if n.srv != nil {
@@ -185,7 +198,7 @@ func (j *judge) overlap(s *server) { j.check(s, j.w.store.record) }
 
 // check demands k + q > |V ∪ S| of every SSN that a process of the primary has loaded.
 func (j *judge) check(s *server, r *core.Record) {
-	if r == nil || !s.primary || s.token != r.Token || r.Durability == core.Async ||
+	if r == nil || !s.primary || s.token != j.w.store.key || r.Durability == core.Async ||
 		len(r.Voters) == 0 ||
 		r.Needed > len(r.Voters) {
 		return
@@ -214,9 +227,55 @@ func (j *judge) check(s *server, r *core.Record) {
 	}
 }
 
+// lost says whether the store knows less than members have seen. Nobody may act by it.
+func (j *judge) lost() bool {
+	s := j.w.store
+	return s.losses > 0 && len(s.was) == 0
+}
+
+// told says what is not as it should be once the store was lost: who has seen more has said so, and
+// nobody acts.
+func (j *judge) told() string {
+	if j.w.store.lost == nil {
+		return "the store was lost, and nobody says so"
+	}
+	for _, n := range j.w.nodes {
+		if n.agent == nil {
+			return "an agent does not run"
+		}
+		phase, _ := n.agent.m.Phase()
+		if phase != core.PhaseBroken || n.srv != nil && n.srv.child == n.agent {
+			return fmt.Sprintf("the store was lost, and %s is %s", n.name, phase)
+		}
+	}
+	return ""
+}
+
+// behind says whether those who have seen no more than this record could promote one of them by it.
+// They cannot know that there was a later one.
+func (j *judge) behind(r *core.Record) bool {
+	none, votes := true, 0
+	for _, n := range j.w.nodes {
+		if n.disk.state.Seq > r.Seq {
+			continue
+		}
+		none = false
+		if n.identity() == r.Primary {
+			return true
+		}
+		if slices.Contains(r.Voters, n.identity()) {
+			votes++
+		}
+	}
+	return votes >= max(1, r.Needed) || !none && (r.Durability == core.Async || r.Stopped > 0)
+}
+
 // well says what is not as it should be once there are no faults any more.
 func (j *judge) well() string {
 	w, r := j.w, j.w.store.record
+	if j.lost() {
+		return j.told()
+	}
 	if r == nil {
 		return "there is no record"
 	}
@@ -232,7 +291,7 @@ func (j *judge) well() string {
 	switch {
 	case r.Paused != nil:
 		return "it is paused"
-	case p.srv == nil || !p.srv.primary || p.srv.token != r.Token:
+	case p.srv == nil || !p.srv.primary || p.srv.token != w.store.key:
 		return "no primary"
 	case j.lastBy != p.srv || j.lastAck < w.now-time.Second || j.lastAck < w.plan.quiet:
 		return "no commit is acknowledged"

@@ -125,8 +125,8 @@ func (a *agent) carryOut(o *core.Order) {
 		})
 	case core.Say:
 		x.say(do.Answer)
-	case core.Write:
-		x.write(do.Record)
+	case core.Write, core.Mark:
+		x.write(do)
 	case core.Transfer:
 		x.transfer(do.To)
 	}
@@ -341,8 +341,12 @@ func (x doing) copy(state core.State, rewind bool) {
 }
 
 // write is the record's compare-and-swap. A try without an answer may land late.
-func (x doing) write(r core.Record) {
-	a := x.a
+func (x doing) write(do core.Action) {
+	if m, ok := do.(core.Mark); ok {
+		x.mark(m.Lost)
+		return
+	}
+	a, r := x.a, do.(core.Write).Record
 	t := a.term
 	if t == nil {
 		a.later(ms, x.fail)
@@ -365,6 +369,19 @@ func (x doing) write(r core.Record) {
 	})
 }
 
+// mark puts what was lost in the place of the record.
+func (x doing) mark(l core.Lost) {
+	a, ok := x.a, false
+	found := a.record
+	a.call(func() { ok = a.w.store.mark(found, l) }, func(known bool) {
+		if a.readRecord(); known && ok {
+			x.done(core.Done{})
+		} else {
+			x.fail()
+		}
+	})
+}
+
 // promote asks PostgreSQL, and gives up waiting after a while: it may still happen.
 func (x doing) promote(do core.Promote) {
 	a := x.a
@@ -373,11 +390,11 @@ func (x doing) promote(do core.Promote) {
 		a.later(ms, x.fail)
 		return
 	}
-	token := t.Token
+	key := a.term.claim.key
 	took := a.w.delay(20*ms, 150*ms)
 	s.later(took, func() {
 		if !s.short {
-			s.promote(do.Timeline, token)
+			s.promote(do.Timeline, key)
 		}
 	})
 	until := a.w.now + time.Second

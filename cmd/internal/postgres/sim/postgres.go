@@ -59,7 +59,7 @@ type server struct {
 	n        *node
 	child    *agent // who started it
 	primary  bool
-	token    uint64 // under which its promotion was ordered; 0: by hand, or none
+	token    uint64 // the claim's key under which its promotion was ordered; 0: by hand, or none
 	stopping bool
 	hung     bool
 	short    bool          // its recovery waits for a restart

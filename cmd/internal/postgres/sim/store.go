@@ -17,7 +17,19 @@ type store struct {
 	claims []*claim
 	tokens uint64
 	record *core.Record
+	key    uint64     // of the term that has written the record, see claim
+	lost   *core.Lost // in the record's place
 	line   *core.Line
+
+	losses int    // how often it was lost, or set back
+	was    []kept // the records that were written since then
+}
+
+// kept is what a backup of the store has.
+type kept struct {
+	record *core.Record
+	key    uint64
+	tokens uint64 // given out by then
 }
 
 // lease is what keeps a claim alive.
@@ -33,6 +45,7 @@ type claim struct {
 	a      *agent
 	answer *core.Answer
 	token  uint64 // 0: it does not lead
+	key    uint64 // the token, and before it how often the store was lost: tokens are given out again then
 	over   bool   // the agent has seen its term end
 }
 
@@ -49,7 +62,7 @@ func (s *store) changed() {
 	if c := s.leader(); c != nil {
 		if c.token == 0 {
 			s.tokens++
-			c.token = s.tokens
+			c.token, c.key = s.tokens, uint64(s.losses)<<32|s.tokens
 			s.w.Stats.Terms++
 			s.w.logf("store: term %d of %s begins", c.token, c.a.n.name)
 			c.a.later(s.w.delay(ms, 5*ms), func() { c.a.leads(c) })
@@ -128,7 +141,7 @@ func (s *store) transfer(c *claim, to string) bool {
 }
 
 // renewed counts pauses, and gives the primary of a paused cluster its new term.
-func (s *store) renewed(r *core.Record) {
+func (s *store) renewed(c *claim, r *core.Record) {
 	old := s.record
 	if old == nil || old.Primary != r.Primary || old.Timeline != r.Timeline {
 		return
@@ -137,10 +150,35 @@ func (s *store) renewed(r *core.Record) {
 		s.w.Stats.Pauses++
 	}
 	p := s.w.find(r.Primary.Name)
-	if old.Token < r.Token && p.srv != nil && p.srv.primary && p.srv.token == old.Token {
-		p.srv.token = r.Token
+	if old.Token < r.Token && p.srv != nil && p.srv.primary && p.srv.token == s.key {
+		p.srv.token = c.key
 		s.w.Stats.Renewed++
 	}
+}
+
+// lose has the store forget all, or all that came after a backup.
+func (s *store) lose(backup kept) {
+	s.losses++
+	s.w.Stats.Lost++
+	s.record, s.key, s.tokens, s.was = backup.record, backup.key, backup.tokens, nil
+	for _, c := range slices.Clone(s.claims) {
+		s.end(c.lease)
+	}
+	for _, n := range s.w.nodes {
+		if n.agent != nil && n.agent.lease != nil {
+			s.end(n.agent.lease)
+		}
+	}
+}
+
+// mark puts l in the place of the record that was found, if that still stands.
+func (s *store) mark(found *core.Record, l core.Lost) bool {
+	if s.record != found || s.lost != nil {
+		return false
+	}
+	s.w.logf("store: %v", &l)
+	s.record, s.lost = nil, &l
+	return true
 }
 
 // outcome of a write.
@@ -165,8 +203,9 @@ func (s *store) write(c *claim, r core.Record) outcome {
 		r.Seq,
 		r.Token, r.Primary, r.Timeline, r.From, r.Voters, r.Acks, r.Needed, r.Durability, r.Stopped)
 	s.w.judge.recorded(c, s.record, &r)
-	s.renewed(&r)
-	s.record = &r
+	s.renewed(c, &r)
+	s.record, s.key = &r, c.key
+	s.was = append(s.was, kept{&r, c.key, s.tokens})
 	for _, n := range s.w.nodes {
 		if a := n.agent; a != nil {
 			a.later(s.w.delay(ms, 20*ms), a.readRecord)
