@@ -800,14 +800,16 @@ func TestARewindThatFailedIsNoCopyOfThePrimary(t *testing.T) {
 
 func TestAmnesiaOfTheStore(t *testing.T) {
 	for what, change := range map[string]func(*Observation){
-		"no record":              func(o *Observation) { o.Record = nil },
-		"an older record":        func(o *Observation) { o.Record.Seq, o.ReadFor = 6, 0 }, // and smaller tokens
-		"another database":       func(o *Observation) { o.Record.SystemID = "x" },
-		"another database there": func(o *Observation) { o.Server.SystemID = "x" },
-		"none of what I know of": func(o *Observation) { o.Record, o.Server.Data = nil, DataEmpty },
-		"somebody has found it":  func(o *Observation) { o.Record, o.Lost = nil, &Lost{By: "c", Seen: 9} },
+		"no record":                func(o *Observation) { o.Record = nil },
+		"an older record":          func(o *Observation) { o.Record.Seq, o.ReadFor = 6, 0 }, // and smaller tokens
+		"another database":         func(o *Observation) { o.Record.SystemID = "x" },
+		"another database there":   func(o *Observation) { o.Server.SystemID = "x" },
+		"another one, and no data": func(o *Observation) { o.Record.SystemID, o.Server.Data = "x", DataEmpty },
+		"none of what I know of":   func(o *Observation) { o.Record, o.Server.Data = nil, DataEmpty },
+		"somebody has found it":    func(o *Observation) { o.Record, o.Lost = nil, &Lost{By: "c", Seen: 9} },
 	} {
 		r := newRig(t)
+		r.state.Noted = pgRecord().note()
 		r.newTerm(1, "a")
 		change(&r.o)
 		r.expect("Stop", ok)
