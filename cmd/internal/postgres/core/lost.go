@@ -104,8 +104,8 @@ func (s State) otherData(o Observation) string {
 		return ""
 	case s.Seq > 0 && s.Noted.SystemID != "" && s.Noted.SystemID != o.Record.SystemID:
 		return fmt.Sprintf("this member is of a cluster of database system %s, and the store has one of this name "+
-			"that is %s: `store` is wrong in the file, or the store was lost and another database was made since. Delete "+
-			"nothing: this member may have the only data", s.Noted.SystemID, o.Record.SystemID)
+			"that is %s: `store` is wrong in the file, or the store was lost and another database was made since. "+
+			"Delete nothing: this member may have the only data", s.Noted.SystemID, o.Record.SystemID)
 	case o.Server.Data == DataReady && o.system(s) != "" && o.Record.SystemID != o.system(s):
 		return fmt.Sprintf("the data directory is of database system %s, and the cluster is %s: put the cluster's own "+
 			"data there, or empty the directory", o.system(s), o.Record.SystemID)
