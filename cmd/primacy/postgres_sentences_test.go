@@ -43,6 +43,7 @@ var parts = []string{
 	"its server has ended",                                           // of history
 	"on its server psql -c", "take it out there, then on its server", // set past primacy
 	"(since …)",
+	"the record in the store", "the store has no record of this cluster any more", // a lost store
 }
 
 // TestEachSentenceOfListHasItsRow: whoever reads a sentence of list finds in
@@ -54,7 +55,8 @@ func TestEachSentenceOfListHasItsRow(t *testing.T) {
 	}
 	rows := rowsOf(t, string(page))
 	said := slices.Concat(
-		sentencesIn(t, "../internal/postgres/core", "Error", "otherData", "adoptedTwice", "tells", "successor", "missing"),
+		sentencesIn(t, "../internal/postgres/core", "Error", "otherData", "adoptedTwice", "tells", "successor",
+			"missing"),
 		sentencesIn(t, ".", "sentence", "addAbsent", "settings", "override"))
 	unused := map[string]bool{}
 	for _, text := range slices.Concat(rows, passing, parts) {

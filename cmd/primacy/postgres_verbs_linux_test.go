@@ -49,7 +49,8 @@ func postgresClusterOn(t *testing.T, o etcdtest.Options, members int, ttl string
 	w := postgresWorld(t).without("PGSERVICE").without("PRIMACY_ID").without("PRIMACY_STORE")
 	dir := filepath.Join(t.TempDir(), "etcd")
 	o.DataDir = func(int) string { return dir }
-	c := &pgCluster{world: w, etcd: etcdtest.Start(t, o), etcdDir: dir, members: map[string]*pgMember{}, ttl: ttl, more: more}
+	c := &pgCluster{world: w, etcd: etcdtest.Start(t, o), etcdDir: dir, members: map[string]*pgMember{}, ttl: ttl,
+		more: more}
 	// A demo after this test looks for members that were left.
 	t.Cleanup(func() {
 		for _, m := range c.members {
