@@ -69,7 +69,7 @@ func NewManaged(config *rest.Config, namespace, name string) (*Managed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("leaderelection: %w", err)
 	}
-	own := rest.AddUserAgent(config, "leader-election")
+	own := rest.AddUserAgent(rest.CopyConfig(config), "leader-election") // it changes what it is given
 	own.NextProtos = []string{"http/1.1"}
 	own.Timeout = 0 // it would end watches; each call has a limit of its own
 	client, err := coordinationv1client.NewForConfig(own)

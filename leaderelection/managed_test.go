@@ -261,7 +261,11 @@ func TestNewManaged(t *testing.T) {
 	if err != nil || a.Lock().Describe() != "team/job" {
 		t.Error(a, err)
 	}
-	b, err := NewManaged(&rest.Config{Host: "https://127.0.0.1:1"}, "team", "job")
+	config := rest.Config{Host: "https://127.0.0.1:1", UserAgent: "own", Timeout: time.Minute}
+	b, err := NewManaged(&config, "team", "job")
+	if config.UserAgent != "own" || config.Timeout != time.Minute || config.NextProtos != nil {
+		t.Errorf("the manager's own configuration is changed: %+v", config)
+	}
 	if err != nil || b.Lock().Identity() == a.Lock().Identity() {
 		t.Error("two have one identity")
 	}
