@@ -166,7 +166,9 @@ func (m *Managed) Run(ctx context.Context, start func(context.Context) error) er
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		le.Run(standing)
+		for standing.Err() == nil && r.phase.Load() == standsBy { // a term may be over before its work begins
+			le.Run(standing)
+		}
 	}()
 	defer context.AfterFunc(ctx, r.withdraw)()
 	<-r.returned

@@ -178,6 +178,33 @@ func TestManagedStandsByWhenTheManagerIsReady(t *testing.T) {
 	})
 }
 
+// A process that stands still between winning and working is too late for that term: its manager
+// leads in the next one.
+func TestManagedStandsAgainAfterATermThatDidNotBegin(t *testing.T) {
+	inBubble(t, func(w *world) {
+		lock := &pauses{client: &client{s: w.server, id: "a"}}
+		a := newManaged(LeaderElectionConfig{Lock: lock, LeaseDuration: 15 * time.Second,
+			RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true})
+		a.makeElector = func(lec LeaderElectionConfig) (*LeaderElector, error) {
+			le, err := NewLeaderElector(lec)
+			le.boot = func() core.Time { return time.Since(w.began) + time.Hour + time.Duration(lock.ahead.Load()) }
+			return le, err
+		}
+		ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+		defer cancel()
+		err := a.Run(ctx, func(ctx context.Context) error {
+			r, _, err := a.Lock().Get(ctx)
+			if err != nil || r.HolderIdentity != "a" || a.Token() != 2 {
+				t.Errorf("%v leads under token %d, %v", r, a.Token(), err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A term that is lost ends the manager's contexts, and the process if the manager does not return.
 func TestManagedIsCutOff(t *testing.T) {
 	for name, c := range map[string]struct {
