@@ -47,6 +47,7 @@ type Managed struct {
 	isUsed      onceChan // the manager has made an elector with the lock
 	isReady     onceChan // the manager wants to lead
 	isElected   onceChan
+	ending      chan struct{} // nil: whoever waits for it does until the process ends
 	exit        func()
 	makeElector func(LeaderElectionConfig) (*LeaderElector, error)
 }
@@ -138,6 +139,7 @@ func (m *Managed) Run(ctx context.Context, start func(context.Context) error) er
 	if m.began.Swap(true) {
 		return errors.New("leaderelection: this Managed has run before: make a new one, and a new manager")
 	}
+	defer m.end()
 	r := &managedRun{m: m, returned: make(chan struct{})}
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -160,7 +162,6 @@ func (m *Managed) Run(ctx context.Context, start func(context.Context) error) er
 	}()
 	if wants, err := r.awaitManager(); !wants {
 		resign()
-		m.end()
 		return err
 	}
 	over := make(chan struct{})
@@ -178,7 +179,6 @@ func (m *Managed) Run(ctx context.Context, start func(context.Context) error) er
 			"process ends: %w", r.err)
 	}
 	<-over
-	m.end()
 	switch {
 	case !r.lost.Load():
 		return r.err
@@ -248,8 +248,7 @@ func (r *managedRun) lead(term context.Context) {
 	<-r.returned
 	end()
 	if r.mayRun() {
-		var never chan struct{}
-		<-never
+		<-r.m.ending
 	}
 	r.done.Store(true)
 	r.resign()

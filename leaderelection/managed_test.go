@@ -242,6 +242,39 @@ func TestManagedIsCutOff(t *testing.T) {
 	}
 }
 
+// A manager that waits for its work no longer leaves it running: its contexts end, and the Lease is
+// kept.
+func TestManagedKeepsTheLeaseOfWorkThatIsNotWaitedFor(t *testing.T) {
+	for _, gaveUp := range []error{
+		fmt.Errorf("failed waiting for all runnables to end: %w", context.DeadlineExceeded),
+	} {
+		inBubble(t, func(w *world) {
+			a := newManaged(LeaderElectionConfig{Lock: &client{s: w.server, id: "a"}, LeaseDuration: 15 * time.Second,
+				RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, ReleaseOnCancel: true})
+			a.ending, a.exit = make(chan struct{}), func() {}
+			a.makeElector = func(lec LeaderElectionConfig) (*LeaderElector, error) {
+				le, err := NewLeaderElector(lec)
+				le.boot = func() core.Time { return time.Since(w.began) + time.Hour }
+				return le, err
+			}
+			err := a.Run(w.t.Context(), func(ctx context.Context) error {
+				if _, _, err := a.Lock().Get(ctx); err != nil {
+					return err
+				}
+				return gaveUp
+			})
+			if !errors.Is(err, gaveUp) || a.Context().Err() == nil {
+				t.Errorf("the error is %v, that of its context %v", err, a.Context().Err())
+			}
+			time.Sleep(time.Minute)
+			if !a.IsLeader() || w.server.record().HolderIdentity != "a" {
+				t.Errorf("the Lease is let go beside what may run: %+v", w.server.record())
+			}
+			close(a.ending)
+		})
+	}
+}
+
 // A runnable that fails ends the manager; then the Lease is released.
 func TestManagedReleasesWhenTheManagerFails(t *testing.T) {
 	inBubble(t, func(w *world) {
