@@ -254,10 +254,15 @@ func (r *managedRun) lead(term context.Context) {
 	r.resign()
 }
 
+// What controller-runtime's manager says when the elector in it gave up. That one waits for nothing.
+const managerLost = "leader election lost"
+
 // mayRun says, once the manager has returned, whether something may be left that runs in the term.
-// A manager that gave up waiting says so by an error that wraps DeadlineExceeded.
+// A manager that gave up waiting says so by an error that wraps DeadlineExceeded. The elector in it
+// gives up where the process stood still for its RenewDeadline in the midst of a renewal.
 func (r *managedRun) mayRun() bool {
-	return r.phase.Load() == leads && errors.Is(r.err, context.DeadlineExceeded)
+	return r.phase.Load() == leads && r.err != nil &&
+		(errors.Is(r.err, context.DeadlineExceeded) || strings.Contains(r.err.Error(), managerLost))
 }
 
 // stopped is called when others may lead.
@@ -280,14 +285,19 @@ func exitProcess() {
 // elector would notice it late, and then the manager would wait for nothing.
 type managedLock struct{ m *Managed }
 
-// Get waits until this process leads. Where ctx ends before, the Lease is another's.
+// Get waits until this process leads. Where ctx ends before, the Lease is another's. A leader that
+// hears so by chance, as ctx has ended too, would wait for nothing.
 func (l managedLock) Get(ctx context.Context) (*rl.LeaderElectionRecord, []byte, error) {
 	l.m.isReady.close()
 	r := rl.LeaderElectionRecord{HolderIdentity: l.Identity(), LeaseDurationSeconds: 1}
 	select {
 	case <-l.m.isElected.c:
 	case <-ctx.Done():
-		r.HolderIdentity = "another"
+		select {
+		case <-l.m.isElected.c: // it comes first
+		default:
+			r.HolderIdentity = "another"
+		}
 	}
 	raw, err := json.Marshal(r)
 	return &r, raw, err

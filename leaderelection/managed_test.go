@@ -247,6 +247,7 @@ func TestManagedIsCutOff(t *testing.T) {
 func TestManagedKeepsTheLeaseOfWorkThatIsNotWaitedFor(t *testing.T) {
 	for _, gaveUp := range []error{
 		fmt.Errorf("failed waiting for all runnables to end: %w", context.DeadlineExceeded),
+		errors.New("leader election lost"),
 	} {
 		inBubble(t, func(w *world) {
 			a := newManaged(LeaderElectionConfig{Lock: &client{s: w.server, id: "a"}, LeaseDuration: 15 * time.Second,
@@ -263,6 +264,13 @@ func TestManagedKeepsTheLeaseOfWorkThatIsNotWaitedFor(t *testing.T) {
 				}
 				return gaveUp
 			})
+			over, end := context.WithCancel(w.t.Context())
+			end()
+			for range 50 {
+				if r, _, err := a.Lock().Get(over); err != nil || r.HolderIdentity != "a" {
+					t.Fatalf("the elector in it hears that %q leads, %v", r.HolderIdentity, err)
+				}
+			}
 			if !errors.Is(err, gaveUp) || a.Context().Err() == nil {
 				t.Errorf("the error is %v, that of its context %v", err, a.Context().Err())
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,20 @@ func TestPaused(t *testing.T) {
 	t.Logf("the process ended %v after it went on", old.ends()-went)
 	if !strings.Contains(old.LogTail(), itself) {
 		t.Error("it does not say why")
+	}
+}
+
+// A manager whose own elector gives up waits for nothing: the Lease is kept until the process ends.
+func TestTheElectorInTheManagerGivesUp(t *testing.T) {
+	srv := k8stest.Start(t)
+	o := start(t, srv, settings{Hasty: true})
+	o.ends()
+	if !strings.Contains(o.LogTail(), "may still run") {
+		t.Error("what it started is not waited for, and it does not say so")
+	}
+	host, err := os.Hostname()
+	if lease := string(srv.Do("GET", k8stest.Leases+"/operator", "")); err != nil || !strings.Contains(lease, host+"_") {
+		t.Errorf("the Lease is released, %v:\n%s", err, lease)
 	}
 }
 

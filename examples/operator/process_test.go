@@ -42,6 +42,7 @@ type settings struct {
 	Hangs   bool          // it never does
 	Lingers time.Duration // what others' work takes to stop
 	Patient time.Duration // GracefulShutdownTimeout
+	Hasty   bool          // the elector in the manager gives up at once
 }
 
 type times struct{ Duration, Deadline, Retry time.Duration }
@@ -79,6 +80,10 @@ func (s settings) operate() error {
 		o.Cache.ReaderFailOnMissingInformer = true
 		if s.Patient > 0 {
 			o.GracefulShutdownTimeout = &s.Patient
+		}
+		if s.Hasty {
+			o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To[time.Duration](3), ptr.To[time.Duration](2),
+				ptr.To[time.Duration](1)
 		}
 		if s.Plain {
 			*o = ctrl.Options{Metrics: o.Metrics, Cache: o.Cache, LeaderElection: true, LeaderElectionID: "operator",
