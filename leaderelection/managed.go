@@ -314,7 +314,9 @@ func (l managedLock) RecordEvent(string) {}
 
 // Identity is that of the Lease's lock.
 func (l managedLock) Identity() string {
-	l.m.isUsed.close()
+	if l.m.began.Load() { // before, it is no manager that asks
+		l.m.isUsed.close()
+	}
 	return l.m.Config.Lock.Identity()
 }
 
