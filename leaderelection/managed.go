@@ -72,7 +72,8 @@ func NewManaged(config *rest.Config, namespace, name string) (*Managed, error) {
 	}
 	own := rest.AddUserAgent(rest.CopyConfig(config), "leader-election") // it changes what it is given
 	own.NextProtos = []string{"http/1.1"}
-	own.Timeout = 0 // it would end watches; each call has a limit of its own
+	own.RateLimiter, own.QPS, own.Burst = nil, 0, 0 // the manager's calls would use it up
+	own.Timeout = 0                                 // it would end watches; each call has a limit of its own
 	client, err := coordinationv1client.NewForConfig(own)
 	if err != nil {
 		return nil, fmt.Errorf("leaderelection: %w", err)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	orig "k8s.io/client-go/tools/leaderelection"
 	rl "k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/primacy-go/primacy/internal/core"
 	"github.com/primacy-go/primacy/internal/k8stest"
@@ -347,6 +348,31 @@ func TestNewManaged(t *testing.T) {
 	}
 	if _, err := NewManaged(&rest.Config{Host: "::"}, "team", "job"); err == nil {
 		t.Error("that is no address")
+	}
+}
+
+// A limit that the manager's calls use up is not the election's.
+func TestManagedHasARateOfItsOwn(t *testing.T) {
+	t.Parallel()
+	srv := k8stest.StartFake(t)
+	a, err := NewManaged(&rest.Config{Host: srv.URL, BearerToken: k8stest.UserToken, QPS: 1e-6, Burst: 1,
+		RateLimiter:     flowcontrol.NewFakeNeverRateLimiter(),
+		TLSClientConfig: rest.TLSClientConfig{CAData: srv.CA},
+		ContentConfig:   rest.ContentConfig{ContentType: "application/json", AcceptContentTypes: "application/json"}},
+		k8stest.Namespace, "job")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err = a.Run(ctx, func(ctx context.Context) error {
+		_, _, err := a.Lock().Get(ctx)
+		if !a.IsLeader() {
+			t.Error("it does not lead")
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
 	}
 }
 
