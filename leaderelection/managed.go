@@ -255,7 +255,7 @@ func (r *managedRun) lead(term context.Context) {
 	r.resign()
 }
 
-// What controller-runtime's manager says when the elector in it gave up. That one waits for nothing.
+// What controller-runtime's manager says when the elector in it gave up. Then it waits for nothing.
 const managerLost = "leader election lost"
 
 // mayRun says, once the manager has returned, whether something may be left that runs in the term.

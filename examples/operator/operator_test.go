@@ -162,7 +162,8 @@ func TestTheElectorInTheManagerGivesUp(t *testing.T) {
 		t.Error("what it started is not waited for, and it does not say so")
 	}
 	host, err := os.Hostname()
-	if lease := string(srv.Do("GET", k8stest.Leases+"/operator", "")); err != nil || !strings.Contains(lease, host+"_") {
+	lease := string(srv.Do("GET", k8stest.Leases+"/operator", ""))
+	if err != nil || !strings.Contains(lease, host+"_") {
 		t.Errorf("the Lease is released, %v:\n%s", err, lease)
 	}
 }
