@@ -129,8 +129,8 @@ const usedLimit = 30 * time.Second
 // The Lease is released when all that the manager started has returned. Where it gives up waiting,
 // after its GracefulShutdownTimeout, Run returns its error, and the Lease is renewed until this
 // process ends: let it end. So it does for an error of a runnable that wraps DeadlineExceeded,
-// which cannot be told from that. A GracefulShutdownTimeout of zero cannot be told from one that was
-// kept: then the Lease would be released beside what still runs.
+// which cannot be told from that. A GracefulShutdownTimeout of zero cannot be told from one that
+// was kept: then the Lease would be released beside what still runs.
 //
 // It writes to the logger of ctx, or else to klog's.
 //
