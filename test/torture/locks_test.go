@@ -248,22 +248,27 @@ func (s *torture) foundOut(l *line) bool {
 }
 
 // expectNobody looks that the processes, all of which have ended, leave nobody in the lines of
-// these names.
+// these names. It follows them: on a register, a lease is ended by those who do.
 func (s *torture) expectNobody(names ...string) {
 	s.Helper()
 	session := s.store.session(s, s.ttl)
 	for _, name := range names {
-		var state primacy.State
-		var err error
-		if !within(3*s.ttl, func() bool {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-			defer cancel()
-			state, err = session.Election(name).State(ctx)
-			return err == nil && state.Leader == nil && len(state.Waiting) == 0
-		}) {
-			s.Errorf("%s: somebody was left in the line: %+v, %v", name, state, err)
+		s.expectEmpty(session.Election(name), name)
+	}
+}
+
+func (s *torture) expectEmpty(e *primacy.Election, name string) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*s.ttl)
+	defer cancel()
+	var state primacy.State
+	var err error
+	for state, err = range e.Observe(ctx, primacy.WholeLine) {
+		if err == nil && state.Leader == nil && len(state.Waiting) == 0 {
+			return
 		}
 	}
+	s.Errorf("%s: somebody was left in the line: %+v, %v", name, state, err)
 }
 
 func (h *lockHistory) names() []string {
