@@ -200,6 +200,7 @@ func TestManagedStandsAgainAfterATermThatDidNotBegin(t *testing.T) {
 			}
 			return nil
 		})
+		time.Sleep(time.Minute) // in the bubble
 		if err != nil {
 			t.Error(err)
 		}
@@ -281,6 +282,7 @@ func TestManagedKeepsTheLeaseOfWorkThatIsNotWaitedFor(t *testing.T) {
 				t.Errorf("the Lease is let go beside what may run: %+v", w.server.record())
 			}
 			close(a.ending)
+			time.Sleep(time.Minute) // in the bubble: the elector ends
 		})
 	}
 }
