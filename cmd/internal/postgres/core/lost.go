@@ -45,11 +45,18 @@ func (s *State) see(r Record) {
 	}
 }
 
+// beganAfter says whether all that r knows of came after the record of which n was noted. No backup
+// of that record's store is so: it holds what came before. But a cluster is that was adopted anew
+// once its members had left: its numbers begin again, and its data go on.
+func (r Record) beganAfter(n Noted) bool {
+	return n.Timeline > 0 && len(r.History) > 0 && r.History[0].Timeline > n.Timeline
+}
+
 // follows says whether r can be a later record than the one of which n was noted. A store that was
 // set back, and went on from there, gives a timeline's number out twice: to two members, or where
 // WAL ends elsewhere.
 func (r Record) follows(n Noted) bool {
-	if n.Timeline == 0 || len(r.History) == 0 || r.History[0].Timeline > n.Timeline { // so old that it is not told
+	if n.Timeline == 0 || len(r.History) == 0 || r.beganAfter(n) { // so old that it is not told
 		return true
 	}
 	for _, p := range r.History {
@@ -70,7 +77,7 @@ func (s State) Forgotten(name string, r *Record) *Lost {
 		return nil
 	case r == nil:
 		return l
-	case system != "" && r.SystemID != system || r.Seq >= s.Seq && r.follows(s.Noted):
+	case system != "" && r.SystemID != system || r.beganAfter(s.Noted) || r.Seq >= s.Seq && r.follows(s.Noted):
 		return nil
 	}
 	l.Found = r.Seq
@@ -106,6 +113,10 @@ func (s State) otherData(o Observation) string {
 		return fmt.Sprintf("this member is of a cluster of database system %s, and the store has one of this name "+
 			"that is %s: `store` is wrong in the file, or the store was lost and another database was made since. "+
 			"Delete nothing: this member may have the only data", s.Noted.SystemID, o.Record.SystemID)
+	case o.Record.Seq < s.Seq && o.Record.beganAfter(s.Noted):
+		return fmt.Sprintf("this member has seen record %d of a cluster of this name that the members have left "+
+			"since, and %s is the primary of one that was adopted anew: to have this member join, remove its data "+
+			"directory and state.json, and start it", s.Seq, o.Record.Primary.Name)
 	case o.Server.Data == DataReady && o.system(s) != "" && o.Record.SystemID != o.system(s):
 		return fmt.Sprintf("the data directory is of database system %s, and the cluster is %s: put the cluster's own "+
 			"data there, or empty the directory", o.system(s), o.Record.SystemID)

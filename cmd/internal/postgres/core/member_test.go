@@ -881,6 +881,23 @@ func TestAStoreThatWentOnFromABackup(t *testing.T) {
 	}
 }
 
+// Members have left, the cluster was adopted anew, and one that had not left comes back, or still
+// runs. It knows of larger numbers. Nothing was lost: it must not stop the cluster.
+func TestAClusterAdoptedAnewIsNotLost(t *testing.T) {
+	for what, state := range map[string]DataState{"with its data": DataReady, "without": DataEmpty} {
+		r := newRig(t)
+		r.state.Noted = pgRecord().note()
+		n := Record{Seq: 1, Token: 9, SystemID: "s", Primary: id("a"), Timeline: 5, From: 200, Granted: 5,
+			Voters: []Identity{}, Acks: 1, Needed: 1, Durability: Quorum}.promoted("adopted")
+		r.o.Record, r.o.Server = &n, Server{Data: state}
+		r.newTerm(9, "a")
+		r.expect("", ok)
+		if p, why := r.Phase(); p != PhaseBroken || !strings.Contains(why, "adopted anew") || r.Stands(r.o) {
+			t.Errorf("%s: %s, %q", what, p, why)
+		}
+	}
+}
+
 func TestWhoStands(t *testing.T) {
 	r := newRig(t)
 	if !r.Stands(r.o) {
