@@ -87,11 +87,13 @@ func (s State) Forgotten(name string, r *Record) *Lost {
 // halted is what a member does until a person has acted.
 func halted(m *Member, o Observation) Action {
 	m.phase, m.why = PhaseBroken, m.broken
+	if l := storeForgot(m, o); l != nil { // before another leads, who may have seen less
+		if do := (Mark{*l}); o.Own == nil || !m.retry.delayed(do, o.Now, &m.wake) {
+			return do
+		}
+	}
 	if o.Own != nil {
 		return Transfer{Why: m.broken} // another member can do what the term is for
-	}
-	if l := storeForgot(m, o); l != nil {
-		return Mark{*l}
 	}
 	return nil
 }

@@ -898,6 +898,25 @@ func TestAClusterAdoptedAnewIsNotLost(t *testing.T) {
 	}
 }
 
+// Who finds that the store was lost may hold a term there. It says so before it hands that on: the
+// next may be the primary of an older record, and be promoted by it at once.
+func TestALostStoreIsToldBeforeTheTermGoesOn(t *testing.T) {
+	begin := func() *rig {
+		r := newRig(t)
+		r.state.Noted = pgRecord().note()
+		r.o.Record.Seq, r.o.Server.Running = 6, false
+		r.newTerm(2, "b")
+		return r
+	}
+	r := begin()
+	r.expect("Mark", ok)
+	r.o.Record, r.o.Lost = nil, &Lost{By: "b", Seen: 7}
+	r.expect("Transfer", ok)
+	r = begin()
+	r.expect("Mark", failed())
+	r.expect("Transfer", ok) // else nobody could lead where the mark is refused
+}
+
 func TestWhoStands(t *testing.T) {
 	r := newRig(t)
 	if !r.Stands(r.o) {
