@@ -160,7 +160,9 @@ func (s *store) renewed(c *claim, r *core.Record) {
 func (s *store) lose(backup kept) {
 	s.losses++
 	s.w.Stats.Lost++
-	s.record, s.key, s.tokens, s.was = backup.record, backup.key, backup.tokens, nil
+	if s.record, s.key, s.was = backup.record, backup.key, nil; s.w.chance(0.5) {
+		s.tokens = backup.tokens // else the person who put it back has seen to it that none is given out twice
+	}
 	for _, c := range slices.Clone(s.claims) {
 		s.end(c.lease)
 	}
