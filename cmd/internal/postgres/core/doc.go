@@ -62,8 +62,9 @@
 //     have been promoted since. A person may force an election: an ordinary one, with seals.
 //  11. Amnesia of the store. A record, or none, that is not what this member has seen or what came
 //     after it: it stops, and puts that finding in the record's place, by compare-and-swap. So who
-//     has seen less, or nothing, stops too, and all wait for a person. Where only such members run
-//     that have seen nothing newer than a backup, nobody can know.
+//     has seen less, or nothing, stops too, and all wait for a person. Nobody answers a term before
+//     it has read the record since it knew of that term. Where only such members run that have seen
+//     nothing newer than a backup, nobody can know.
 //  12. Adoption. Data that were there before the cluster are taken over where a person has
 //     said, for each member, whether they are the primary's. Until there is a record, the former
 //     manager's servers go on, and who was adopted as a standby does not stand. Who was adopted

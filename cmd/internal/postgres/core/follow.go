@@ -44,6 +44,7 @@ func (m *Member) prepare(o Observation) (do Action, wait bool) {
 	}
 	again := m.saidAt + retryLater
 	switch {
+	case o.ReadFor < m.state.Sealed: // the record is being read: the store may have been set back since
 	case m.said == nil || *m.said != *m.answer:
 		return Say{*m.answer}, true
 	case o.hides(m.cfg.Name, *m.answer) && o.Now >= again: // an older answer came late, or the claim is new

@@ -105,10 +105,9 @@ func at(timeline Timeline, lsn LSN) Done {
 // newTerm has somebody lead a new term; b itself if it is "b".
 func (r *rig) newTerm(token uint64, leader string) {
 	r.o.Line = &Line{Token: token, Leader: leader}
-	r.o.Own = nil
+	r.o.Own, r.o.ReadFor = nil, token
 	if leader == "b" {
 		r.o.Own = &Term{token, ttl}
-		r.o.ReadFor = token
 	}
 	for _, n := range []string{"a", "b", "c"} {
 		r.o.Line.Members = append(r.o.Line.Members, Standing{Name: n})
@@ -192,6 +191,7 @@ func TestNobodyOfAnOlderTermIsFollowedAfterARestart(t *testing.T) {
 	r.newTerm(1, "a") // as this member sees it still
 	r.expect("Seal", ok)
 	r.expect("Read", at(3, 200))
+	r.o.ReadFor = 2
 	r.does("Say", "")
 }
 
@@ -915,6 +915,20 @@ func TestALostStoreIsToldBeforeTheTermGoesOn(t *testing.T) {
 	r = begin()
 	r.expect("Mark", failed())
 	r.expect("Transfer", ok) // else nobody could lead where the mark is refused
+}
+
+// Where the store was set back, whoever has seen less may hold a term there, and counts the answers
+// of those who have seen more: these read the record before they answer.
+func TestNoAnswerByARecordFromBeforeTheTerm(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(2, "a")
+	r.o.ReadFor = 1
+	r.expect("Persist", ok)
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 150))
+	r.expect("", ok)
+	r.o.ReadFor = 2
+	r.expect("Say", ok)
 }
 
 func TestWhoStands(t *testing.T) {
