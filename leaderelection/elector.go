@@ -97,8 +97,8 @@ const (
 // only OnStoppedLeading can end. If OnStartedLeading has not returned when its time is over the
 // Lease is not released.
 //
-// Another Run, after this has returned, waits until the work of this one has. Two at a time must not
-// be: both would lead under one identity.
+// Another Run, after this has returned, waits until the work of this one has. Two at a time must
+// not be: both would lead under one identity.
 func (le *LeaderElector) Run(ctx context.Context) {
 	defer runtime.HandleCrashWithContext(ctx)
 	logger := klog.FromContext(ctx)

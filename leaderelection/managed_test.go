@@ -348,7 +348,7 @@ func TestNewManaged(t *testing.T) {
 		!strings.Contains(err.Error(), "namespace") {
 		t.Error(err)
 	}
-	if _, err := NewManaged(&rest.Config{Host: "::"}, "team", "job"); err == nil {
+	if _, err := NewManaged(&rest.Config{Host: "a b"}, "team", "job"); err == nil {
 		t.Error("that is no address")
 	}
 }

@@ -255,7 +255,6 @@ func sharedFight(t *testing.T, h Harness) {
 	needShared(t, h)
 	for _, slots := range []int{driver.Unlimited, crowdSlots} {
 		c, name := &crowd{holds: map[int]int{}}, unique()
-		ctx := soon(t)
 		var all sync.WaitGroup
 		for i := range 6 {
 			l := grant(t, open(t, h), fmt.Sprint(i))
@@ -265,7 +264,8 @@ func sharedFight(t *testing.T, h Harness) {
 					if (i+j)%4 == 3 {
 						mine = 0
 					}
-					if err := c.turn(ctx, l, driver.Claim{Name: name, Slots: mine, ID: unique(), Try: (i+j)%5 == 4}); err != nil {
+					want := driver.Claim{Name: name, Slots: mine, ID: unique(), Try: (i+j)%5 == 4}
+					if err := c.turn(soon(t), l, want); err != nil {
 						t.Errorf("worker %d, turn %d: %v", i, j, err)
 					}
 				}
