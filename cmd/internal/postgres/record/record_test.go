@@ -22,21 +22,28 @@ func full() core.Record {
 		Paused: &core.Pause{By: "anna", Reason: "upgrade", At: time.Unix(1, 0).UTC()}}
 }
 
-// TestRecord: one writes what another reads; who has read an older one, or whose term is over,
-// writes nothing.
-func TestRecord(t *testing.T) {
-	t.Parallel()
+// granted returns a store on an etcd of its own, a lease in it, and a context for half a minute.
+func granted(t *testing.T) (context.Context, *etcdstore.Store, driver.Lease) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	t.Cleanup(cancel)
 	s, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{etcdtest.Start(t, etcdtest.Options{}).Addr()}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(func() { s.Close() })
 	lease, err := s.Grant(ctx, "pg1", 10*time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ctx, s, lease
+}
+
+// TestRecord: one writes what another reads; who has read an older one, or whose term is over,
+// writes nothing.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	ctx, s, lease := granted(t)
 	const name = "postgres/orders"
 	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
 	if err != nil {
@@ -77,17 +84,7 @@ func TestRecord(t *testing.T) {
 // meanwhile stays, and so does what is left of a cluster whose members have left.
 func TestMark(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	s, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{etcdtest.Start(t, etcdtest.Options{}).Addr()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	lease, err := s.Grant(ctx, "pg1", 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, s, lease := granted(t)
 	l := core.Lost{By: "pg1", Seen: 9, SystemID: "7300000000000000001"}
 	told := func(r *record.Record) {
 		t.Helper()
