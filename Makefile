@@ -4,14 +4,13 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 # Debian packages that tests need: network namespaces (a cut off etcd leader), a terminal (job control), a model checker and its
-# compiler, servers that are stores or stand behind a fence (redis-tools holds the server's program), the program whose tools work with ours (patroni), proxies that follow a leader, the parser of alert rules. No
-# service is started.
-PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql patroni redis-tools zookeeper haproxy nginx caddy prometheus curl python3 nodejs bash-completion systemd
+# compiler, servers that are stores or stand behind a fence (redis-tools holds the server's program), the program whose tools work with ours (patroni), proxies that follow a leader, the parser of alert rules, a
+# browser. No service is started.
+PACKAGES := iproute2 tmux spin gcc libc6-dev postgresql patroni redis-tools zookeeper haproxy nginx caddy prometheus chromium curl python3 nodejs bash-completion systemd
 TORTURE  := github.com/primacy-go/primacy/test/torture
-MODULES  := ./... ./cmd/... ./leaderelection/... ./test/...
 # The slowest first, so that the last to run are short ones.
-SLOWEST  := ./test/torture ./cmd/primacy ./etcdstore ./concurrency ./pgstore ./zkstore ./redisstore ./test/interop ./cmd/internal/supervise ./k8sstore ./redlockstore ./cmd/internal/postgres/server ./cmd/internal/postgres/clone ./cmd/internal/postgres/core ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/golden ./test/fencetest ./fence/filefence ./cmd/internal/etcdapi ./test/sim
-EVERY    := $$(go list $(SLOWEST) $(MODULES) | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
+LIBRARY  := $$(go list ./etcdstore ./pgstore ./zkstore ./k8sstore ./concurrency ./redisstore . ./redlockstore ./fence/filefence ./...)
+PROGRAM  := $$(go list ./cmd/primacy ./test/torture ./cmd/internal/supervise ./test/page ./test/golden ./cmd/internal/postgres/server ./test/interop ./cmd/internal/postgres/clone ./cmd/internal/postgres/core ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/fencetest ./cmd/internal/etcdapi ./test/sim ./cmd/... ./leaderelection/... ./test/... | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
 # Few seeds of what runs in a simulated world: make verify has the many. -short leaves out or shortens what is slow and proves little in a
 # second. The race parts of make verify, and torture-each, run without it: they have every test at its full length.
 SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=2
@@ -30,12 +29,18 @@ demo: ## the main job, on the embedded store
 	go run ./cmd/primacy demo
 
 # All packages by go list, but the models, the mutations, other libraries and the benchmark, which make verify has. Everything is compiled before any
-# test by the clock runs, once, without the race detector.
+# test by the clock runs, once, without the race detector. No vet: it costs minutes with empty caches; make verify has it, in check. -w: test
+# programs without tables for debuggers link faster. A package that has passed is not run again unless something that it reads has changed, in the
+# program's modules anything (-files): TESTFLAGS=-count=1 runs all.
+QUICKLY  := -short -vet=off -ldflags=-w -timeout 12m -p 3 -parallel 4 $(TESTFLAGS) -skip '$(CROWD)'
+
 test: tools ## what a newcomer and each push run: every package, every store on its real server, a short torture
 	@out=$$(gofmt -l .); test -z "$$out" || { echo "not gofmt'ed: $$out"; exit 1; }
-	@echo "compiling"; go list -export -test -deps -f "" $(EVERY) >/dev/null
-	$(SHORT) go run ./test/gotest -slow 15 . -short -timeout 8m -p 3 -parallel 4 $(TESTFLAGS) -skip '$(CROWD)' $(EVERY)
-	cd examples/operator && GOWORK=off go test -short -timeout 8m ./...
+	@echo "compiling"; go list -export -test -deps -f "" $(LIBRARY) $(PROGRAM) >/dev/null
+	@failed=; export $(SHORT); \
+	go run ./test/gotest -slow 10 . $(QUICKLY) $(LIBRARY) || failed=yes; \
+	go run ./test/gotest -slow 10 -files . . $(QUICKLY) $(PROGRAM) || failed=yes; \
+	test -z "$$failed"
 
 verify: export KUBE_APISERVER = real
 verify: tools kube-apiserver ## everything, hours: each part of VERIFY in turn and all mutations (make verify VERIFY="check race-library")
@@ -46,10 +51,10 @@ race-library: tools ## the library under the race detector
 	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 ./... ./leaderelection/...
 
 race-program: tools ## the program and the test programs under the race detector
-	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $$(go list ./cmd/... ./test/... | grep -v /test/torture)
+	go run ./test/gotest -files . . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $$(go list ./cmd/... ./test/... | grep -v /test/torture)
 
 torture-each: tools ## each test of the torture at its ordinary length, under the race detector
-	go run ./test/gotest . -race -timeout 30m ./test/torture
+	go run ./test/gotest -files . . -race -timeout 30m ./test/torture
 
 race: race-library race-program ## all tests under the race detector, some 20 minutes
 
@@ -90,6 +95,9 @@ locks: tools ## histories of locks from 8 processes under faults, judged by porc
 	for kind in mutex rw semaphore; do \
 		(cd test && LOCKS_KIND=$$kind LOCKS_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestLockHistories$$' ./torture) || exit 1; done
 
+shards: tools ## 8 processes of a group of 256 shards are killed, frozen, cut off, and come and leave, FOR (default 10m)
+	cd test && SHARDS_FOR=$${FOR:-10m} go test -count=1 -timeout 2h -v -run 'TestShards$$' ./torture
+
 crowd: tools ## a thousand waiters on one lock: what a release costs, beside etcd's own mutex
 	cd test && go test -count=1 -timeout 5m -v -run TestAThousandWaiters ./interop
 
@@ -127,6 +135,7 @@ operator: ## a manager of controller-runtime under our term: rolling updates, ki
 
 sim: ## the deterministic simulation, FOR (default 10m); go run ./test/sim/run -seed N replays one seed
 	go run ./test/sim/run -for $${FOR:-10m}
+	go run ./test/sim/run -store shards -for 1m
 
 pgsim: ## the decisions of primacy postgres in a simulated world, FOR (default 10m)
 	cd cmd && go run ./internal/postgres/sim/run -for $${FOR:-10m}
@@ -167,14 +176,15 @@ others:
 	$(MAKE) upstream oldest peers operator
 
 torture-etcd:
-	$(MAKE) torture FOR=10m
-	$(MAKE) locks FOR=3m
+	$(MAKE) torture FOR=6m
+	$(MAKE) locks FOR=2m
 
 torture-stores:
 	$(MAKE) stores FOR=3m ROUNDS=12
 
 services:
 	$(MAKE) cron FOR=3m
+	$(MAKE) shards FOR=2m
 	$(MAKE) failover ROUNDS=10
 	$(MAKE) crowd
 	$(MAKE) readers
@@ -198,4 +208,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks crowd upstream operator failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus electors peers lint tools parts
+.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks shards crowd upstream operator failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus electors peers lint tools parts

@@ -258,7 +258,7 @@ func (c *Candidate) Events(ctx context.Context) iter.Seq[CandidateEvent] {
 
 // follow tells a reader of each change of the leader, until ctx ends.
 func (c *Candidate) follow(ctx context.Context, f *candidateFeed) {
-	for st, err := range c.e.observe(ctx, sameLeaders, c.reportDuplicates) {
+	for st, err := range c.e.observe(ctx, sameLeaders, c.reportDuplicates, c.o.ObeyPauses) {
 		if err == nil {
 			c.mu.Lock()
 			f.seen = st.Leader

@@ -56,7 +56,7 @@ type termState struct {
 	callerCause    error           // the cause of the caller's own context, if that ended the term
 	activeWork     int             // calls of work that run, under all terms of the claim
 	lastErr        error           // what the store said to the last call, nil after one that succeeded
-	won            time.Time       // by the wall clock
+	won            time.Time       // when the term began, by the wall clock
 	contextEndedAt time.Duration   // when the term's context ended, by uptime
 	rightOver      bool            // the claim has ended the right; Term.expire may have made Check say no before
 	explanation    string          // what Term.Explain was told last
@@ -67,6 +67,7 @@ type termState struct {
 	showing        bool            // show runs
 	record         termRecording   // what the history has of the term
 	handOvers      handOverRequests
+	untold         bool // a gate has not let the term begin: no observer has heard of it, nor will of its end
 }
 
 // claimSpec is what a claim is for.
@@ -79,6 +80,7 @@ type claimSpec struct {
 	value               []byte
 	sharedAnnouncements *announcements // the election's, for termState.announcements; else nil
 	observers           []observer
+	gated               bool          // gate.begin tells the observers of a term, and not the win
 	began               time.Duration // when the campaign began, by uptime
 	// askToLead asks leaders to hand over while the claim waits; may be nil.
 	askToLead func(context.Context, *claim)
@@ -375,7 +377,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 		c.contextEndedAt = c.l.s.uptime()
 		c.executor.contextEndedLocked(o.Cause)
 	}
-	if c.term != nil {
+	if c.term != nil && !c.untold {
 		for _, w := range c.observers {
 			w.steppedLocked(c, s)
 		}
@@ -398,6 +400,13 @@ func (c *claim) newIDLocked() {
 func (c *claim) leadLocked() {
 	c.needTermStateLocked()
 	c.term = newTerm(c, c.campaignCtx, Token(c.place.Token<<c.turnBits))
+	if c.untold = c.gated; !c.untold {
+		tellBegunLocked(c)
+	}
+}
+
+// tellBegunLocked tells the observers that the claim's term begins.
+func tellBegunLocked(c *claim) {
 	c.won = time.Now().Round(0)
 	began := c.executor.wonLocked()
 	for _, w := range c.observers {
@@ -489,18 +498,22 @@ func (c *claim) handOver(ctx context.Context, p driver.Place, o core.ClaimOrder)
 	c.mu.Lock()
 	c.lastErr = err
 	ev := Event{Name: c.name, Token: c.term.token, Lease: c.l.stored.ID(), To: c.successorID}
+	tell := c.l.s.readers.publish
+	if c.untold {
+		tell = func(Event) {}
+	}
 	c.mu.Unlock()
 	switch {
 	case err == nil:
 		c.l.s.log.log(slog.LevelInfo, "handed over", "election", c.name, "token", p.Token, "successor", o.Successor)
 		ev.Kind = HandedOver
-		c.l.s.readers.publish(ev)
+		tell(ev)
 		return core.Left
 	case errors.Is(err, driver.ErrGone):
 		return core.Missing
 	case errors.Is(err, driver.ErrNoSuccessor), isRefusal(err):
 		ev.Kind, ev.Cause = NotHandedOver, err
-		c.l.s.readers.publish(ev)
+		tell(ev)
 		c.l.s.log.log(slog.LevelWarn, "not handed over but released",
 			"election", c.name, "token", p.Token, "successor", o.Successor, "err", err)
 		return core.NoSuccessor

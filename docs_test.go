@@ -76,7 +76,7 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 const everyEngineer = "lost cause code error event info kind limit map number options owner place reason record request state stats update value " +
 	"mutex rwmutex locker semaphore slots caps clock rate server space step news journal lister asker admin exchanger revoker transferer examiner check probe " +
 	"ended overrun tally not in remaining life level finding viewer timer id handler callbacks tracer collector " +
-	"run leader status lock cron serve top doctor demo dev schema version help completion stores"
+	"run leader status lock cron serve top dashboard doctor demo dev schema version help completion stores"
 
 // Every entry of the glossary is used, and every exported type and every verb of the program is
 // made of its words or of everybody's.

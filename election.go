@@ -12,6 +12,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // Election is a name that at most one candidate leads at a time: the leader has a [Term]. It is
@@ -42,6 +43,15 @@ type CampaignOptions struct {
 	Priority int
 	// Steady is how long the candidate stands before it asks. Default three times the TTL.
 	Steady time.Duration
+	// Health, if not nil, keeps this candidate out of the line while it is unhealthy, and has it
+	// hand over what it leads.
+	Health *Health
+	// ObeyPauses has the candidate read, once it has won and before the term begins, whether an
+	// operator has paused the election so that nobody new is elected (package pause). If so, or if
+	// the pauses cannot be read, it gives the term back, waits for the end of the pause, and stands
+	// again. Without it such a pause does not bind this candidate. That a leader does not give way
+	// to a larger priority while the election is paused needs no option.
+	ObeyPauses bool
 }
 
 // Campaign stands in the line for the name and returns when this process leads; nil options are the
@@ -67,6 +77,9 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	if o.Priority < 0 || o.Steady < 0 {
 		return nil, invalid("campaign for %s: priority %d and steady %v must not be negative", e.name, o.Priority, o.Steady)
 	}
+	if o.Health != nil && o.Health.s != e.s {
+		return nil, invalid("campaign for %s: its health is another session's", e.name)
+	}
 	began := e.s.uptime()
 	spec := claimSpec{value: o.Value, priority: o.Priority, began: began,
 		observers: e.s.electionObservers}
@@ -74,13 +87,14 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 		if err := e.canAskToLead(ctx); err != nil {
 			return nil, err
 		}
-		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL))
+		spec.askToLead = e.askToLead(o.Priority, cmp.Or(o.Steady, 3*e.s.o.TTL), o.Health)
 	}
 	own, drop := e.s.announced.use(e.name) // Session.campaign uses them too, while the claim has its seat
 	defer drop()
 	spec.sharedAnnouncements = own
 	e.s.readers.publish(Event{Kind: CampaignBegun, Name: e.name})
-	t, err := e.s.campaign(ctx, seat{name: e.name}, spec)
+	g := gate{s: e.s, name: e.name, health: o.Health, pauses: o.ObeyPauses}
+	t, err := g.campaign(ctx, spec)
 	if err != nil {
 		e.s.notWon(e.name, began, err)
 	}
@@ -183,6 +197,19 @@ func (e *Election) Leader(ctx context.Context) (Entry, error) {
 	return *st.Leader, nil
 }
 
+// Paused returns what an operator has paused that the election is under, nil if there is nothing:
+// see package pause. The rules are those of [Election.Leader].
+func (e *Election) Paused(ctx context.Context) (p *pauses.Pause, err error) {
+	if err := CheckName(e.name); err != nil {
+		return nil, err
+	}
+	err = e.s.retry(ctx, "read the pauses", func(ctx context.Context) (err error) {
+		p, err = pauses.Of(ctx, e.s.store, e.name)
+		return err
+	})
+	return p, err
+}
+
 // State returns the whole line. The rules are those of [Election.Leader].
 func (e *Election) State(ctx context.Context) (State, error) {
 	if err := CheckName(e.name); err != nil {
@@ -214,6 +241,14 @@ type ObserveOptions int
 // so they are not in the states: a candidate can put its own into its value.
 const WholeLine ObserveOptions = 1
 
+// HeedPauses has Observe read what operators have paused (package pause) each time the leader
+// changes. In a pause in which nobody new is elected the store shows whoever is next in the line as
+// the leader, for the moment that it takes to give the place back. Then Observe yields that nobody
+// leads. One that an operator has named it yields at once, and any other after 3 s: that is a
+// candidate that does not obey pauses. If the pauses cannot be read it yields whom the store shows.
+// Beside WholeLine it changes nothing.
+const HeedPauses ObserveOptions = 2
+
 // Observe follows who leads: first the present state, then each change of the leader or of its
 // value, or with [WholeLine] of the whole line, until ctx ends or the caller stops. A slow caller
 // misses states that are over, never the latest. While the store does not answer, Observe yields
@@ -224,19 +259,21 @@ func (e *Election) Observe(ctx context.Context, o ...ObserveOptions) iter.Seq2[S
 	if slices.Contains(o, WholeLine) {
 		same = sameLines
 	}
-	return e.observe(ctx, same, func(State) {})
+	return e.observe(ctx, same, func(State) {}, slices.Contains(o, HeedPauses) && !slices.Contains(o, WholeLine))
 }
 
 // observe is Observe. It yields a state where same(old, new) is false; seen gets every state.
-func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen func(State)) iter.Seq2[State, error] {
+func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen func(State), heed bool,
+) iter.Seq2[State, error] {
 	return func(yield func(State, error) bool) {
 		if err := CheckName(e.name); err != nil {
 			yield(State{Name: e.name}, err)
 			return
 		}
 		last, known, down := State{Name: e.name}, false, false
+		n := newcomer{e: e}
 		for try := 1; ctx.Err() == nil; {
-			st, err := e.next(ctx, last.Revision)
+			st, err := e.next(ctx, last.Revision, n.wait())
 			if ctx.Err() != nil {
 				return
 			}
@@ -257,6 +294,10 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 				continue // an old answer, of a store that is not linearizable
 			}
 			seen(st)
+			if heed && !n.leads(ctx, &st) && !known {
+				last.Revision = st.Revision // whether anybody leads is told when it is known
+				continue
+			}
 			changed := !known || down || !same(st, last)
 			last, known, down, try = st, true, false, 1
 			if changed && !yield(st, nil) {
@@ -266,10 +307,53 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 	}
 }
 
-// next waits for a line newer than after (a State.Revision). If none comes within freshness it
-// reads the line: an error then says that the store does not answer.
-func (e *Election) next(ctx context.Context, after uint64) (State, error) {
-	waitCtx, cancel := context.WithTimeout(ctx, freshness)
+// newcomer keeps a leader back that may have to give its place back: see HeedPauses.
+type newcomer struct {
+	e     *Election
+	led   *Entry    // the leader that was told last
+	held  *Entry    // the one that is kept back; nil: none
+	until time.Time // then it leads
+}
+
+// settled is how long a newcomer has to have led, in a pause in which nobody new is elected, before
+// it counts as one that does not obey pauses.
+const settled = 3 * time.Second
+
+// wait returns how long to wait for the next line.
+func (n *newcomer) wait() time.Duration {
+	if n.held == nil {
+		return freshness
+	}
+	return max(time.Until(n.until), time.Millisecond)
+}
+
+// leads says whether the leader of st leads, or nobody does. If not, st has none afterwards.
+func (n *newcomer) leads(ctx context.Context, st *State) bool {
+	l := st.Leader
+	is := func(e *Entry) bool { return e != nil && e.Token == l.Token && e.Lease == l.Lease }
+	switch {
+	case l == nil || l.ID == "" || l.Slots != 0 || is(n.led):
+	case is(n.held) && time.Now().Before(n.until):
+		st.Leader = nil
+		return false
+	case is(n.held):
+	default:
+		r, err := n.e.s.pauses.Since(ctx, time.Now())
+		if err != nil || r.Forbids(n.e.name, l.ID, uint64(l.Token)) == nil {
+			break
+		}
+		n.held, n.until = l, time.Now().Add(settled)
+		st.Leader = nil
+		return false
+	}
+	n.led, n.held = l, nil
+	return true
+}
+
+// next waits for a line newer than after (a State.Revision). If none comes in time it reads the
+// line: an error then says that the store does not answer.
+func (e *Election) next(ctx context.Context, after uint64, limit time.Duration) (State, error) {
+	waitCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	line, err := e.s.store.Next(waitCtx, e.name, after)
 	if err == nil {
@@ -381,8 +465,8 @@ func (e *Election) canAskToLead(ctx context.Context) error {
 // askToLead returns the loop that asks leaders to hand over to a claim while it waits. It reads the
 // line four times in steady. core.Press decides when to ask: once claim and leader have had the
 // same tokens at each reading for steady. No token is given twice, so the claim has kept its place
-// in between.
-func (e *Election) askToLead(priority int, steady time.Duration) func(context.Context, *claim) {
+// in between. H, if not nil, says whether the priority counts.
+func (e *Election) askToLead(priority int, steady time.Duration, h *Health) func(context.Context, *claim) {
 	s, asker := e.s, e.s.store.(driver.Asker)
 	return func(ctx context.Context, c *claim) {
 		for p := (core.Press{Steady: steady}); ctx.Err() == nil; {
@@ -393,7 +477,8 @@ func (e *Election) askToLead(priority int, steady time.Duration) func(context.Co
 			if err == nil {
 				var ask bool
 				mine, leader := st.tokens(c)
-				if ask, wake = p.Step(now, mine, leader); ask { // a request that is lost is repeated after steady
+				ask, wake = p.Step(now, mine, leader) // a request that is lost is repeated after steady
+				if ask && h.presses() {
 					_ = asker.Ask(limit, e.name, driver.Request{Token: leader, By: s.o.ID, To: s.o.ID,
 						Priority: priority, Reason: fmt.Sprintf("priority %d", priority)})
 				}

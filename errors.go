@@ -7,6 +7,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // Why a term ended. context.Cause of a term's context, Term.Check and Candidate events carry one of
@@ -116,13 +117,18 @@ func ReasonOf(err error) Reason {
 //	isRefusal        yes              yes                     no     no            no
 //	isFinalForBatch  yes              yes                     yes    no            no
 //
-// After what IsFinal names, the call is not repeated. After what isRefusal names, the user gets the
-// error, since the same call would get the same answer again. After Gone the caller goes on with a
-// new claim, after NoSuccessor with a release. isFinalForBatch is for a call on behalf of many
-// claims: what it names is the answer for one of them, and does not say for which. So the call is
-// repeated for each half of the claims.
+// A pause.ErrInvalid counts as an ErrInvalid. After what IsFinal names, the call is not repeated.
+// After what isRefusal names, the user gets the error, since the same call would get the same
+// answer again. After Gone the caller goes on with a new claim, after NoSuccessor with a release.
+// isFinalForBatch is for a call on behalf of many claims: what it names is the answer for one of
+// them, and does not say for which. So the call is repeated for each half of the claims.
 func isRefusal(err error) bool {
-	return errors.Is(err, driver.ErrRefused) || errors.Is(err, driver.ErrTaken) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed)
+	for _, final := range []error{driver.ErrRefused, driver.ErrTaken, ErrInvalid, pauses.ErrInvalid, ErrClosed} {
+		if errors.Is(err, final) {
+			return true
+		}
+	}
+	return false
 }
 
 // unreachable is the error of a call that needs an answer of the store, once ctx has ended. Last is

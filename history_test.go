@@ -431,7 +431,7 @@ func TestATermThatWasAskedToEndAndExpired(t *testing.T) {
 			go func() { _, _ = successor.Election("x").Campaign(context.Background(), nil) }()
 			time.Sleep(aSecond)
 			if _, err := successor.Election("x").ask(context.Background(),
-				driver.Request{To: to, Reason: "please"}); err != nil {
+				driver.Request{To: to, Reason: "please"}, 0, false); err != nil {
 				t.Fatal(err)
 			}
 			<-term.Context().Done() // and the work does not stop

@@ -20,9 +20,13 @@ import (
 // How the historyWriter works.
 const (
 	recordAfter    = 50 * time.Millisecond  // from a win to its record; a shorter term has only the record of its end
-	appendLimit    = 2 * time.Second        // for one call of Append
+	recordEarly    = recordAfter / 2        // so much earlier a record goes with another one that is due
+	maxGroup       = 512                    // how many records are written at a time, if the store gathers calls
+	restTimes      = 8                      // so many times as long as a group took nothing is written after it
+	restLimit      = time.Second            // but not longer than this
+	appendLimit    = 2 * time.Second        // for one call of Append; see groupLimit
 	refusedPause   = time.Minute            // after a refused Append: no other one for so long
-	pastLimit      = 2 * time.Second        // for reading what is known of the terms before
+	pastLimit      = 2 * time.Second        // for reading what is known of the terms before; see groupLimit
 	maxPending     = 100_000                // how many records wait; further ones are lost
 	aliveEvery     = time.Minute            // from one sign of life of a term to the next, or six TTLs if that is less
 	maxAlive       = 100                    // how many terms of a session leave signs of life
@@ -30,11 +34,13 @@ const (
 	closeLimitDown = 100 * time.Millisecond // the same, if the last call failed
 )
 
-// historyWriter appends records of history, one after the other, on a goroutine that ends when
-// there are none. Only Session.Close waits for it, for a moment. A release or a hand-over carries
-// the record of its term's end (driver.Place.Record). It is appended if no such call carried it, or
-// none was confirmed: see steppedLocked. Beginnings, signs of life and overruns are always
-// appended.
+// historyWriter appends records of history, on a goroutine that ends when there are none. They go
+// one after the other, or in groups if the store gathers calls (driver.Caps): then all calls of a
+// group are made at once, and between groups the writer rests. Without that 10,000 records would
+// take the store's time from the claims and renewals of whoever wins 10,000 elections. Only
+// Session.Close waits for it, for a moment. A release or a hand-over carries the record of its
+// term's end (driver.Place.Record). It is appended if no such call carried it, or none was
+// confirmed: see steppedLocked. Beginnings, signs of life and overruns are always appended.
 //
 // The caller of a method that ends in Locked holds the lock of the claim that it is about. The one
 // exception is startLocked, which needs w.mu. A claim's lock comes before w.mu.
@@ -42,6 +48,7 @@ type historyWriter struct {
 	s       *Session
 	journal driver.Journal // nil: no history
 	limit   int            // how many records of an election are kept
+	group   int            // how many records are written at a time, at most
 
 	ctx    context.Context // for all calls
 	cancel context.CancelFunc
@@ -50,12 +57,15 @@ type historyWriter struct {
 	ends     []journalRecord // of terms, and of overruns
 	begins   []dueRecord     // in the order of due
 	alive    []dueRecord     // terms that leave signs of life, in the order of due; at most maxAlive
-	writing  *journalRecord  // the one of ends that write is busy with; close adds it to lost
+	writing  []journalRecord // those of ends that write is busy with; close adds them to lost
+	drop     func()          // ends a write of other records than ends; nil: there is none
 	lost     []journalRecord // what close could not write of ends
 	written  chan struct{}   // closed when there is nothing to write; nil while no goroutine runs
 	wake     chan struct{}   // holds a token when there is something new
-	failures int             // how many calls failed in a row
-	resume   time.Duration   // nothing is written before that, by uptime
+	failures int             // how many writes failed in a row
+	trusted  bool            // the last write was taken; if not, one record is taken out and written
+	resume   time.Duration   // nothing is written before that, by uptime: the store has refused a record
+	rested   time.Duration   // nothing is written before that, by uptime, unless the session closes
 	closing  bool            // no more beginnings are taken
 }
 
@@ -65,7 +75,9 @@ type journalRecord struct {
 	r            record
 	keep         int    // as in driver.Journal.Append; 0: the writer's limit
 	once         bool   // write tries it once only
+	tried        bool   // the store may have it
 	sumUp        *claim // if not nil, write first adds a summary of the terms before this claim's
+	unread       bool   // the summary could not be read; write tries that a second time
 }
 
 // dueRecord is a term whose beginning, or next sign of life, is recorded when it is due, unless the
@@ -82,6 +94,9 @@ func newHistoryWriter(s *Session) *historyWriter {
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	if j, ok := s.store.(driver.Journal); ok && s.o.History > 0 && s.store.Caps().Token != driver.TokenNone {
 		w.journal = j
+	}
+	if w.group = 1; s.store.Caps().Gathers {
+		w.group = maxGroup
 	}
 	return w
 }
@@ -132,7 +147,8 @@ func (w *historyWriter) startLocked() {
 	}
 }
 
-// close drops the beginnings and waits a moment for the ends. What is not written then is lost.
+// close drops the beginnings, also those that are being written, and waits a moment for the ends.
+// What is not written then is lost.
 func (w *historyWriter) close(ctx context.Context) {
 	w.mu.Lock()
 	limit := closeLimit
@@ -140,6 +156,9 @@ func (w *historyWriter) close(ctx context.Context) {
 		limit = closeLimitDown
 	}
 	w.closing, w.begins, w.alive = true, nil, nil
+	if w.drop != nil {
+		w.drop()
+	}
 	written := w.written
 	if written != nil {
 		w.startLocked()
@@ -155,9 +174,7 @@ func (w *historyWriter) close(ctx context.Context) {
 	w.cancel()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.writing != nil { // the store may have it, or not
-		w.lost = append(w.lost, *w.writing)
-	}
+	w.lost = append(w.lost, w.writing...) // the store may have these, or not
 	w.lost = append(w.lost, w.ends...)
 	w.writing, w.ends = nil, nil
 }
@@ -165,7 +182,7 @@ func (w *historyWriter) close(ctx context.Context) {
 // run writes until there is nothing to write.
 func (w *historyWriter) run() {
 	for {
-		n, wait, ok := w.next()
+		group, wait, ok := w.next()
 		switch {
 		case !ok:
 			return
@@ -177,29 +194,55 @@ func (w *historyWriter) run() {
 			case <-w.ctx.Done():
 			}
 			timer.Stop()
-		case n.key != "":
-			w.write(n)
+		default:
+			began := w.s.uptime()
+			w.write(group)
+			w.rest(len(group), w.s.uptime()-began)
 		}
 	}
 }
 
-// next returns what run does next: it writes n; it waits, and calls next again; or, if ok is false,
-// it returns. N is empty if the term was over before its record was due.
-func (w *historyWriter) next() (n journalRecord, wait time.Duration, ok bool) {
-	n, b, wait, ok := w.take()
-	switch { // mu is not held here: these take the claim's lock
-	case b.c == nil:
-	case b.t == nil:
-		n = w.beginning(b)
-	default:
-		n = w.signOfLife(b)
+// rest notes until when the writer rests, after so many records that took so long.
+func (w *historyWriter) rest(n int, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n > 1 {
+		w.rested = w.s.uptime() + min(restTimes*took, restLimit)
 	}
-	return n, wait, ok
 }
 
-// take takes out what is to be written next: n is the end of a term or an overrun, b a term whose
-// beginning or sign of life is due. If nothing is due, wait is the time until something is.
-func (w *historyWriter) take() (n journalRecord, b dueRecord, wait time.Duration, ok bool) {
+// next returns what run does next: it writes the group; it waits, and calls next again; or, if ok
+// is false, it returns. A term that was over before its record was due has none in the group.
+func (w *historyWriter) next() (group []journalRecord, wait time.Duration, ok bool) {
+	group, due, wait, ok := w.take()
+	// Signs of life are the first: each has its next one put into alive. Beginnings that came first
+	// would take the places there, and terms that lead on would leave no more signs of life.
+	slices.SortStableFunc(due, func(a, b dueRecord) int {
+		switch {
+		case (a.t == nil) == (b.t == nil):
+			return 0
+		case b.t == nil:
+			return -1
+		}
+		return 1
+	})
+	for _, b := range due { // mu is not held here: these take the claim's lock
+		var n journalRecord
+		if b.t == nil {
+			n = w.beginning(b)
+		} else {
+			n = w.signOfLife(b)
+		}
+		if n.key != "" {
+			group = append(group, n)
+		}
+	}
+	return group, wait, ok
+}
+
+// take takes out what is to be written next: ends of terms and overruns, or terms whose beginning
+// or sign of life is due. If nothing is due, wait is the time until something is.
+func (w *historyWriter) take() (ends []journalRecord, due []dueRecord, wait time.Duration, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx.Err() == nil {
@@ -209,72 +252,249 @@ func (w *historyWriter) take() (n journalRecord, b dueRecord, wait time.Duration
 	case w.ctx.Err() != nil, len(w.ends)+len(w.begins)+len(w.alive) == 0:
 		close(w.written)
 		w.written = nil
-		return n, b, 0, false
+		return nil, nil, 0, false
+	case w.rested > w.s.uptime() && !w.closing:
+		return nil, nil, w.rested - w.s.uptime(), true
 	case len(w.ends) > 0:
-		n = w.ends[0]
-		w.ends, w.writing = w.ends[1:], &n
-		return n, b, 0, true
+		ends = w.takeEndsLocked()
+		w.writing = slices.Clone(ends) // write completes its own
+		return ends, nil, 0, true
 	}
-	due := &w.alive
-	if len(w.alive) == 0 || len(w.begins) > 0 && w.begins[0].due <= w.alive[0].due {
-		due = &w.begins
-	}
-	first := (*due)[0]
-	if wait = first.due - w.s.uptime(); wait > 0 {
-		return n, b, wait, true
-	}
-	*due = (*due)[1:]
-	return n, first, 0, true
+	due, wait = w.takeDueLocked()
+	return nil, due, wait, true
 }
 
-// write appends one record: it repeats the call until the store has taken or refused the record, or
-// the session is closed.
-func (w *historyWriter) write(n journalRecord) {
-	w.addPast(&n)
-	for try := 0; !w.refused(); try++ {
-		if pause(w.ctx, try) != nil {
+// togetherLocked returns how many records are taken out at a time: one while the store is not
+// trusted. The others stay in their queues, where terms that end meanwhile are still known to have
+// no record.
+func (w *historyWriter) togetherLocked() int {
+	if !w.trusted {
+		return 1
+	}
+	return w.group
+}
+
+// takeEndsLocked takes out the oldest ends, at most one of each journal: a record that sums up the
+// terms before it is written when theirs are there.
+func (w *historyWriter) takeEndsLocked() (ends []journalRecord) {
+	journals := map[string]bool{}
+	var later []journalRecord
+	for _, n := range w.ends[:min(len(w.ends), w.togetherLocked())] {
+		if journals[n.journal] {
+			later = append(later, n)
+			continue
+		}
+		journals[n.journal] = true
+		ends = append(ends, n)
+	}
+	w.ends = w.ends[len(ends):]
+	copy(w.ends, later)
+	return ends
+}
+
+// takeDueLocked takes out what is due, and what would be due soon after it. If nothing is due, wait
+// is the time until something is.
+func (w *historyWriter) takeDueLocked() (due []dueRecord, wait time.Duration) {
+	now, early, most := w.s.uptime(), time.Duration(0), w.togetherLocked()
+	for len(due) < most && len(w.begins)+len(w.alive) > 0 {
+		from := &w.alive
+		if len(w.alive) == 0 || len(w.begins) > 0 && w.begins[0].due <= w.alive[0].due {
+			from = &w.begins
+		}
+		first := (*from)[0]
+		if left := first.due - now; left > early {
+			wait = left
+			break
+		}
+		*from, due, early = (*from)[1:], append(due, first), recordEarly
+	}
+	if len(due) > 0 {
+		wait = 0
+	}
+	return due, wait
+}
+
+// write appends records: it repeats the calls until the store has taken or refused each, or the
+// session is closed. While the store does not answer, it tries one record only. After a refusal it
+// goes on with those that the store may have or not, and drops the others.
+func (w *historyWriter) write(group []journalRecord) {
+	ctx, done := w.beginWrite()
+	defer done()
+	for try := 0; ; try++ {
+		if w.refused() {
+			group = slices.DeleteFunc(group, func(n journalRecord) bool { return !n.tried })
+			w.noteWriting(group)
+		}
+		if len(group) == 0 || pause(ctx, try) != nil {
 			return
 		}
-		ctx, cancel := context.WithTimeout(w.ctx, appendLimit)
+		n := len(group)
+		if !w.trusts() {
+			n = 1
+		}
+		n = w.addPasts(ctx, group[:n])
+		left, ok := w.try(ctx, group[:n])
+		if group = append(left, group[n:]...); ok {
+			try = -1
+		}
+		w.noteWriting(group)
+	}
+}
+
+// beginWrite returns the context of a write, which is over when done is called. Close ends the
+// context at once if no ends are written: ends may wait behind what is.
+func (w *historyWriter) beginWrite() (ctx context.Context, done func()) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writing != nil {
+		return ctx, cancel
+	}
+	if w.closing {
+		cancel()
+	}
+	w.drop = cancel
+	return ctx, func() {
+		cancel()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.drop = nil
+	}
+}
+
+// noteWriting notes which ends are still to be written.
+func (w *historyWriter) noteWriting(group []journalRecord) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.writing != nil {
+		w.writing = slices.Clone(group) // write goes on to complete its own
+	}
+}
+
+// groupLimit returns how long so many calls that are made at once may take, if one may take that
+// long: they travel some 100 in a request, or fewer, one request after the other. A store that is
+// slow and answers each request has not failed.
+func groupLimit(one time.Duration, n int) time.Duration { return one * time.Duration(1+n/100) }
+
+// try makes one call of Append for each record, all at once. It returns those that the store may
+// have or not, and are to be tried again. Ok says that the store has answered each call.
+func (w *historyWriter) try(all context.Context, some []journalRecord) (left []journalRecord, ok bool) {
+	ctx, cancel := context.WithTimeout(all, groupLimit(appendLimit, len(some)))
+	defer cancel()
+	errs := make([]error, len(some))
+	atOnce(len(some), func(i int) {
+		n := &some[i]
+		n.tried = true
 		// Append returns no error if the record is there already. The last argument is how many
 		// records the journal keeps: the newest.
-		_, _, err := w.journal.Append(ctx, n.journal, n.r.encode(n.key), cmp.Or(n.keep, w.limit))
-		cancel()
-		refused := isRefusal(err)
-		w.mu.Lock()
-		if err == nil || refused {
-			w.failures, w.writing = 0, nil
-		} else {
-			w.failures++ // writing stays: the store may have the record or not
-		}
-		if refused {
-			w.resume = w.s.uptime() + refusedPause
-		}
-		w.mu.Unlock()
-		if refused && !n.once { // a refused sign of life is not logged: the next one follows soon
-			w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", n.journal, "err", err)
-		}
-		if err == nil || refused || n.once {
-			return
+		_, _, errs[i] = w.journal.Append(ctx, n.journal, n.r.encode(n.key), cmp.Or(n.keep, w.limit))
+	})
+	ok = true
+	var refusal error
+	var refused journalRecord // a sign of life is not logged: the next one follows soon
+	for i, n := range some {
+		switch {
+		case isRefusal(errs[i]):
+			if refusal = errs[i]; !n.once {
+				refused = n
+			}
+		case errs[i] != nil:
+			if ok = false; !n.once {
+				left = append(left, n)
+			}
 		}
 	}
+	w.mu.Lock()
+	if w.failures++; ok || all.Err() != nil { // close has ended the calls: the store has not failed
+		w.failures = 0
+	}
+	if all.Err() == nil {
+		w.trusted = ok && refusal == nil
+	}
+	if refusal != nil {
+		w.resume = w.s.uptime() + refusedPause
+	}
+	w.mu.Unlock()
+	if refused.journal != "" {
+		w.s.log.log(slog.LevelWarn, "the store takes no history", "journal", refused.journal, "err", refusal)
+	}
+	return left, ok
 }
 
-// addPast completes a record by what the history knows of the terms before. If the store does not
-// answer, the record goes without.
-func (w *historyWriter) addPast(n *journalRecord) {
-	if n.sumUp == nil || w.refused() {
+// trusts says whether several records may be written at a time.
+func (w *historyWriter) trusts() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.trusted
+}
+
+// atOnce calls do for 0 to n-1, and returns when all have returned.
+func atOnce(n int, do func(i int)) {
+	if n == 1 {
+		do(0)
 		return
 	}
-	ctx, cancel := context.WithTimeout(w.ctx, pastLimit)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { do(i) })
+	}
+	all.Wait()
+}
+
+// addPasts completes those records that sum up the terms before theirs. It sorts the records, and
+// returns how many of them are to be written now. The others could not be completed, and are tried
+// a second time when those are written: the store may be down just now.
+func (w *historyWriter) addPasts(ctx context.Context, some []journalRecord) int {
+	var open []*journalRecord
+	for i := range some {
+		if some[i].sumUp != nil {
+			open = append(open, &some[i])
+		}
+	}
+	if len(open) == 0 {
+		return len(some)
+	}
+	limit := groupLimit(pastLimit, len(open))
+	atOnce(len(open), func(i int) {
+		n := open[i]
+		if w.addPast(ctx, n, limit) || n.unread {
+			n.sumUp = nil
+		}
+		n.unread = true
+	})
+	var ready, later []journalRecord
+	for _, n := range some {
+		if n.sumUp == nil {
+			ready = append(ready, n)
+		} else {
+			later = append(later, n)
+		}
+	}
+	if len(ready) == 0 { // the first one goes without, and so tells when the store answers again
+		w.mu.Lock()
+		w.trusted = false
+		w.mu.Unlock()
+		later[0].sumUp = nil
+	}
+	copy(some[copy(some, ready):], later)
+	return max(1, len(ready))
+}
+
+// addPast completes a record by what the history knows of the terms before. It reports false if the
+// store does not answer.
+func (w *historyWriter) addPast(ctx context.Context, n *journalRecord, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c := n.sumUp
 	token := c.currentTerm().token
 	past, last, err := readPast(ctx, w.journal, c.name, recordKey(token))
 	if err != nil {
-		return
+		return isRefusal(err)
 	}
-	led, _ := readAlive(ctx, w.journal, c.name, last.token)
+	var led time.Time
+	if last.token != 0 {
+		led, _ = readAlive(ctx, w.journal, c.name, last.token)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.record.past = past
@@ -286,6 +506,7 @@ func (w *historyWriter) addPast(n *journalRecord) {
 		c.record.before = &before
 	}
 	n.r.Past, n.r.Before = c.record.past, c.record.before
+	return true
 }
 
 // unrecorded yields the records that close could not write.

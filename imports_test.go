@@ -124,6 +124,16 @@ func rule(from, path string) string {
 		!strings.HasPrefix(from, self+"/cmd/") {
 		return "nobody links a fence that he did not ask for"
 	}
+	if from == self+"/shards" && inside && path != self && path != self+"/driver" && path != self+"/internal/shardsim" {
+		return "shards are elections of the root: they know nothing below it, and no store"
+	}
+	if path == self+"/internal/shardsim" && from != self+"/shards" && !strings.HasPrefix(from, self+"/test/") {
+		return "the way to the decisions of shards is for the simulation"
+	}
+	if path == self+"/shards" && !strings.HasPrefix(from, self+"/cmd/") && !strings.HasPrefix(from, self+"/examples") &&
+		!strings.HasPrefix(from, self+"/test/") {
+		return "nobody links shards that he did not ask for"
+	}
 	if shows(from) && inside && path != self && path != self+"/internal/boottime" {
 		return "what shows a session knows the root, and no store"
 	}
@@ -215,6 +225,9 @@ func TestTheRuleBites(t *testing.T) {
 		{self + "/zkstore", register},
 		{self + "/internal/etcdwire", self + "/etcdstore"},
 		{self, self + "/metrics"},
+		{self, self + "/shards"},
+		{self + "/shards", self + "/internal/core"},
+		{self + "/shards", self + "/etcdstore"},
 		{self + "/etcdstore", self + "/trace"},
 		{self + "/memstore", "github.com/prometheus/client_golang/prometheus"},
 		{self + "/open", "go.opentelemetry.io/otel"},

@@ -15,6 +15,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/core"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // Session keeps a lease alive in a store, for all elections of this process: one heartbeat serves
@@ -33,6 +34,7 @@ type Session struct {
 	readers eventReaders
 	tallies tallies
 	outages outages
+	pauses  *pauses.Reader
 	// The seats that claims of this process have, and what Restate and Proclaim have set.
 	seats     seatTable
 	announced announcementTable
@@ -95,6 +97,7 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		shut: make(chan struct{}), mayGrant: make(chan struct{}, 1),
 	}
 	s.history = newHistoryWriter(s)
+	s.pauses = pauses.NewReader(store, s.callLimit)
 	s.readers.closed = make(chan struct{})
 	info, debug := termLog{s.log, slog.LevelInfo}, termLog{s.log, slog.LevelDebug}
 	s.lockObservers = []observer{debug}
@@ -242,13 +245,15 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	return l, nil
 }
 
-// Terms returns the terms of elections whose right is not over, in no order. Locks are not among
-// them.
+// Terms returns the terms of elections that have begun and whose right is not over, in no order.
+// Locks are not among them.
 func (s *Session) Terms() []*Term {
 	var all []*Term
 	for _, c := range s.standingClaims() {
-		t := c.currentTerm()
-		if t != nil && !c.lock && t.Check() == nil {
+		c.mu.Lock()
+		t, begun := c.term, !c.lock && (c.termState == nil || !c.untold)
+		c.mu.Unlock()
+		if t != nil && begun && t.Check() == nil {
 			all = append(all, t)
 		}
 	}
@@ -298,6 +303,10 @@ func (s *Session) Names() []string {
 	}
 	return names
 }
+
+// Store returns the store that the session is on. Claims that are made on it directly are no part
+// of the session.
+func (s *Session) Store() driver.Store { return s.store }
 
 // StoreName returns what kind of store the session is on, in a word: "etcd", "memory".
 func (s *Session) StoreName() string {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // Transfer ends the term and hands the name to another candidate, which must stand in the line: to
@@ -210,6 +211,14 @@ func (w handOverRequest) successorToken(c *claim) (uint64, error) {
 	if !ok {
 		return 0, st.notInLine(w.r.To)
 	}
+	if w.r.Priority != 0 { // it can wait: while the election is paused, or nobody knows, it does
+		p, err := pauses.AdmitUnlessPaused(ctx, c.l.s.store, c.name, w.r.To, uint64(successor.Token), w.r.By)
+		if err != nil {
+			return 0, err
+		} else if p != nil {
+			return 0, errors.New(p.String())
+		}
+	}
 	return uint64(successor.Token), nil
 }
 
@@ -218,6 +227,12 @@ type Request struct {
 	To     string // the ID of the session to hand over to; empty: whoever is next in the line
 	Reason string // told to the leader
 	By     string // who asks, for the history; empty: the session's ID
+	// Token is of the only term that is asked. If another one leads, the error of Ask is a
+	// driver.ErrGone. 0: the term of whoever leads.
+	Token Token
+	// Automatic says that no person asks. In a pause in which nobody new is elected (package pause)
+	// To is then not elected either: it is only where a person names it.
+	Automatic bool
 }
 
 // Ask asks the present leader to give the name up. The context of its term ends for ErrResigned, or
@@ -225,7 +240,7 @@ type Request struct {
 // Ask does not wait for that: it returns the token of the term that was asked. The error is
 // ErrNoLeader if nobody leads, and ErrInvalid if the leader cannot be asked. Ask repeats the
 // request until the store has taken it or ctx ends (ErrUnreachable). If the term ends meanwhile, it
-// asks the next leader.
+// asks the next leader, unless Request.Token names the term.
 //
 // With To, Ask reads the line first. If To does not wait there, the error is ErrNotInLine, which
 // names those who do; if several processes with that ID wait, it is ErrDuplicateID; if To leads
@@ -239,11 +254,18 @@ func (e *Election) Ask(ctx context.Context, r Request) (Token, error) {
 			return 0, err
 		}
 	}
-	return e.ask(ctx, driver.Request{To: r.To, Reason: r.Reason, By: r.By})
+	if r.By != "" {
+		if err := checkText("name of who asks", r.By); err != nil {
+			return 0, err
+		}
+	}
+	return e.ask(ctx, driver.Request{To: r.To, Reason: r.Reason, By: r.By}, r.Token, r.Automatic)
 }
 
-// ask sends a request to whoever leads.
-func (e *Election) ask(ctx context.Context, r driver.Request) (Token, error) {
+// ask sends a request to whoever leads, or only to the term with the token only, if that is not 0.
+// Unless it is automatic, it lets r.To be elected in a pause, or who is next in one that comes
+// later.
+func (e *Election) ask(ctx context.Context, r driver.Request, only Token, automatic bool) (Token, error) {
 	asker, ok := e.s.store.(driver.Asker)
 	if !ok {
 		return 0, invalid("%s cannot carry a request to a leader; stop the leader where it runs", e.s.store.Caps().Store)
@@ -260,8 +282,17 @@ func (e *Election) ask(ctx context.Context, r driver.Request) (Token, error) {
 		if try > 0 && st.Leader != nil && r.To != "" && st.Leader.ID == r.To {
 			return Token(r.Token), nil // it leads now, perhaps because an earlier try arrived
 		}
+		if only != 0 && (st.Leader == nil || st.Leader.Token != only) {
+			return 0, fmt.Errorf("primacy: ask the leader of %s: the term under token %d is %w", e.name, only,
+				driver.ErrGone)
+		}
 		if err := st.askable(r.To); err != nil {
 			return 0, err
+		}
+		if !automatic {
+			if err := e.admit(ctx, st, r.To, r.By); err != nil {
+				return 0, err
+			}
 		}
 		r.Token = uint64(st.Leader.Token)
 		err = e.s.retry(ctx, "ask the leader of "+e.name, func(ctx context.Context) error { return asker.Ask(ctx, e.name, r) })
@@ -285,4 +316,41 @@ func (st State) askable(to string) error {
 		return err
 	}
 	return nil
+}
+
+// admit lets the session with the ID to be elected though nobody new is: an operator hands over to
+// it. Who may not read the pauses asks all the same. Who sees that nobody would be elected, and may
+// not change that, does not ask: the leader would stop for nobody.
+func (e *Election) admit(ctx context.Context, st State, to, by string) error {
+	if to == "" {
+		e.admitNext(ctx, st, by)
+		return nil
+	}
+	successor, err := st.named(to)
+	if err != nil {
+		return err
+	}
+	err = e.s.retry(ctx, "admit "+to+" to "+e.name, func(ctx context.Context) error {
+		return pauses.Admit(ctx, e.s.store, e.name, to, uint64(successor.Token), by)
+	})
+	if errors.Is(err, driver.ErrRefused) && !errors.Is(err, pauses.ErrNotAdmitted) {
+		e.s.log.log(slog.LevelWarn, "whether anybody new is elected is not known", "election", e.name, "err", err)
+		return nil
+	}
+	return err
+}
+
+// admitNext lets whoever is next in the line be elected in a pause that is set while the leader
+// stops: it was asked to resign before. In a pause that stands already it lets nobody. The leader
+// is asked all the same if this fails.
+func (e *Election) admitNext(ctx context.Context, st State, by string) {
+	if len(st.Waiting) == 0 || st.Waiting[0].ID == "" || st.Waiting[0].Slots != 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.s.callLimit)
+	defer cancel()
+	next := st.Waiting[0]
+	if _, err := pauses.AdmitNext(ctx, e.s.store, e.name, next.ID, uint64(next.Token), by); err != nil {
+		e.s.log.log(slog.LevelDebug, "who is next was not admitted", "election", e.name, "err", err)
+	}
 }

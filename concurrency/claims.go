@@ -1,6 +1,7 @@
 package concurrency
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -49,12 +50,15 @@ func (t *claims) standingLocked() []*claim {
 	return all
 }
 
-// notOn returns the claims that are not known to be attached to a lease. What one is attached to is
-// known as surely as its create revision: only this session moves it.
+// notOn returns the claims that are not known to be attached to a lease, oldest first: see
+// lookOrder. What one is attached to is known as surely as its create revision: only this session
+// moves it.
 func (t *claims) notOn(lease v3.LeaseID) []*claim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.DeleteFunc(t.standingLocked(), func(c *claim) bool { return c.lease == lease })
+	some := slices.DeleteFunc(t.standingLocked(), func(c *claim) bool { return c.lease == lease })
+	slices.SortFunc(some, func(a, b *claim) int { return cmp.Compare(a.rev, b.rev) })
+	return some
 }
 
 // has reports whether the session has a claim under a key.

@@ -303,7 +303,7 @@ func TestManyLocksAreMovedWhenEtcdsLeaderChanges(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	c := dial(t, cluster.Endpoints()...)
-	s := begin(t, c, concurrency.WithTTL(10))
+	s := begin(t, c, concurrency.WithTTL(30))
 	lockMany(t, s, "moved", 400)
 	lead := cluster.WaitLeader()
 	for _, m := range cluster.Members {

@@ -96,14 +96,14 @@ var (
 //
 // It keeps the session's own lease alive, and the anchor, and proves by etcd's log, on a key of the
 // user's own, that no deposed leader answered. So all that is attached to the anchor stands, unless
-// somebody has deleted it. In the same Txn it looks whether claims stand, under the right lease:
-// where there are more than a Txn takes, those that it has not looked at for longest.
+// somebody has deleted it. In the same Txn it looks whether claims stand, under the right lease. A
+// Txn does not take all of many: see lookOrder.
 func (r *renewals) renew(ctx context.Context) error {
 	s := r.s
 	at, doubts := s.leases.current(), s.removals.doubted()
 	s.claims.mu.Lock()
 	key, claims := s.claims.prefix, s.claims.standingLocked()
-	slices.SortFunc(claims, func(a, b *claim) int { return cmp.Compare(a.lookedAt, b.lookedAt) })
+	slices.SortFunc(claims, lookOrder(at.id))
 	s.claims.mu.Unlock()
 	if len(claims) > 0 {
 		key = claims[0].key
@@ -142,6 +142,21 @@ func (r *renewals) renew(ctx context.Context) error {
 		s.removals.sweep(doubts)
 	}
 	return err
+}
+
+// lookOrder is the order in which a renewal looks at claims, of which lease is the anchor. First
+// come those that are to be moved to it, in the order in which notOn has them moved: where etcd
+// took longer for a move than the renewal had, nobody knows whether it was carried out. If the next
+// renewal looked at others, it would move the same ones again, and one with many claims might never
+// end. Then come those that were not looked at for longest.
+func lookOrder(lease v3.LeaseID) func(a, b *claim) int {
+	rank := func(c *claim) int64 {
+		if c.lease != lease {
+			return -1
+		}
+		return c.lookedAt
+	}
+	return func(a, b *claim) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a.rev, b.rev)) }
 }
 
 // known judges the answer to the keepalive of the session's own lease. One "unknown" is not

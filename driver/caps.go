@@ -51,6 +51,7 @@ type Caps struct {
 	SharedRenewal bool          // one Renew is one request however many claims the lease has
 	Shared        bool          // claims with Slots can be made
 	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
+	Gathers       bool          // calls of Append that are made at once travel in few requests; so do those of Records
 	Linearizable  bool          // Line never shows a state older than its call
 	ProcessClock  bool          // leases end by this process's own Go timers; only for a store in its memory
 	BestEffort    string        // what can make two leaders though clocks keep the bound; empty: nothing

@@ -85,11 +85,14 @@ type Lease interface {
 	// the value that it has by then. One lease has at most one claim for each name and seat: the
 	// store removes a claim of an earlier ID before it enters one under a new ID.
 	//
-	// A claim with Try that does not hold at once gets [ErrTaken], and this call leaves no claim
-	// with Try in the line; its claims without Try may stand. An earlier call of the same ID, with
-	// an unknown outcome, may have left a claim: the caller releases it by ID. [ErrGone]: the
-	// lease, or the claim of that ID, is no more. [ErrRefused], with nothing left in the line: also
-	// where the line has shared claims with other Slots.
+	// [ErrTaken]: a claim with Try does not hold at once. [ErrGone]: the lease, or the claim of
+	// that ID, is no more. [ErrRefused]: also where the line has shared claims with other Slots, or
+	// that claim itself stands with other ones.
+	//
+	// A final answer may concern one of several claims. This call then leaves nothing in the line
+	// of that claim, nor of any with Try. Its others may stand, or may have been given up: the
+	// caller repeats them, one by one or in halves, or releases them. What an earlier call of the
+	// same ID has left may stand too: the caller releases it by ID.
 	Claim(ctx context.Context, claims ...Claim) ([]Place, error)
 
 	// Follow has News tell, once for each place and call, as soon as the store finds out that the

@@ -55,6 +55,6 @@ type Admin interface {
 	// Leases returns the IDs of the leases whose owner begins with prefix.
 	Leases(ctx context.Context, prefix string) ([]string, error)
 	// RemoveClaim deletes the claim on name that has this token, and nothing else. What is gone
-	// already is no error.
+	// already is no error. No claim has the token 0: then it deletes nothing.
 	RemoveClaim(ctx context.Context, name string, token uint64) error
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +16,9 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
+
+// Here a lease that the port names is a session: its ID is a string, the hex digits of its first
+// etcd lease. An etcd lease is an int64.
 
 var (
 	_ driver.LeaseViewer = (*Store)(nil)
@@ -134,6 +136,9 @@ func (s *Store) Leases(ctx context.Context, prefix string) ([]string, error) {
 // RemoveClaim implements [driver.Admin].
 func (s *Store) RemoveClaim(ctx context.Context, name string, token uint64) error {
 	what := verb("remove a claim on", name)
+	if token == 0 {
+		return nil // no claim has it, and etcd would take a revision of 0 for any
+	}
 	r := keysOnly(prefixRange(s.lineDir(name)), 0)
 	r.MinCreateRevision, r.MaxCreateRevision = int64(token), int64(token)
 	resp, err := s.wire.Get(ctx, what, r)
@@ -151,10 +156,10 @@ const maxTTLReads = 16
 // heartbeat is left out: its waiters go by that, not by etcd's lease.
 func (s *Store) Remaining(ctx context.Context, leases ...string) (map[string]driver.Remaining, error) {
 	ids := map[string]int64{}
-	for some := range slices.Chunk(leases, keysPerTxn) {
-		if err := s.leasesNow(ctx, some, ids); err != nil {
-			return nil, err
-		}
+	if _, err := s.wire.Limit.InChunks(len(leases), func(from, to int) (bool, error) {
+		return true, s.leasesNow(ctx, leases[from:to], ids)
+	}); err != nil {
+		return nil, err
 	}
 	var (
 		wg    sync.WaitGroup

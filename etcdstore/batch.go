@@ -17,13 +17,17 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
 
-// Exclusive claims, and releases, of one lease go to etcd in batches. A shared claim and a release
-// in doubt go alone (see sendEntry and retractInDoubt).
+// Exclusive claims, exchanges and releases of one lease go to etcd in batches. A shared claim, a
+// transfer and a release in doubt go alone (see sendEntry, handOver and retractInDoubt). A store's
+// calls of Append go in batches too, and so do those of Records: a process that wins 10,000
+// elections writes as many records.
 //
 // While no batch and fewer than maxAlone operations are under way, an operation goes at once, alone
 // and in its caller's goroutine. Otherwise it is queued until one of those returns. Then all that
 // are queued go in one Txn. Each is a Txn within it with its own compares: an operation whose
-// compare fails does not fail the others.
+// compare fails does not fail the others. Nobody who leads waits for a journal: its operations are
+// always queued, and go one Txn after the other. Reads of records are no Txns within: etcd puts a
+// Txn with others within into its log, also where all of them only read.
 //
 // Where etcd answers with an error it has done all of the Txn or nothing. If one operation alone
 // may be to blame, both halves are sent again, down to that operation: each may be repeated. After
@@ -31,13 +35,13 @@ import (
 // claim in doubt that finds its key takes it for its own.
 //
 // No two operations on one name go together: etcd gives all keys of a Txn one revision, so two
-// claims would have one token.
+// claims would have one token. For appends this holds of one record only, for reads not at all.
 
-// How many Txns of a lease are under way at once. Measured on two cores with etcd beside it, a lock
-// and unlock cost 277 µs of processor time where each goes alone; with 64 goroutines, 100 µs with
-// one Txn at a time and 127 µs with two. So a short queue gets one Txn at a time. With 1,024
-// goroutines the cost is the same for one to eight Txns, and the locks per second grow up to four.
-// So a queue that fills several Txns gets up to four at a time.
+// How many Txns of a lease are under way at once. A short queue gets one Txn at a time: with 64
+// goroutines a lock and unlock then cost 100 µs of processor time, with two Txns at a time 127 µs,
+// and each alone 277 µs (measured on two cores with etcd beside it). A queue that fills several
+// Txns gets up to four at a time: with 1,024 goroutines the locks per second grow up to four, and a
+// lock costs the same.
 const (
 	// maxAlone is how many operations may be under way alone.
 	maxAlone = 4
@@ -55,6 +59,9 @@ type batcher struct {
 	w *etcdwire.Wire
 	j *journal
 
+	ofJournal bool // its operations are calls of Append, or of Records, and no lease's
+	ofReads   bool // they are calls of Records: each is one range
+
 	mu           sync.Mutex // guards what follows
 	alone        int        // operations under way by themselves
 	batches      int        // batches under way
@@ -66,6 +73,7 @@ type batcher struct {
 // op is one operation that is queued, or goes with others.
 type op struct {
 	name string
+	only string          // what no two operations of a Txn may have both; empty: nothing
 	bare *pb.TxnRequest  // without a journal record
 	ctx  context.Context // its caller's
 	size int             // about how many bytes it has
@@ -94,41 +102,59 @@ type batch struct {
 // send runs an operation on one name. The revision of its answer is that of the whole Txn it went
 // in. Where ctx ends while it is queued it is not sent, and there is no doubt. Record is what it
 // leaves in a journal, if anything.
-func (p *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *journalRecord,
+func (b *batcher) send(ctx context.Context, what, name string, req *pb.TxnRequest, record *journalRecord,
 ) (*pb.TxnResponse, bool, error) {
-	p.mu.Lock()
-	if p.batches == 0 && p.alone < maxAlone && len(p.queue) == 0 {
-		p.alone, p.lastProgress = p.alone+1, time.Now()
-		p.mu.Unlock()
-		defer p.done()
-		resp, out := p.j.sendWithRecord(ctx, req, record)
+	b.mu.Lock()
+	if !b.ofJournal && b.batches == 0 && b.alone < maxAlone && len(b.queue) == 0 {
+		b.alone, b.lastProgress = b.alone+1, time.Now()
+		b.mu.Unlock()
+		defer b.done()
+		resp, out := b.j.sendWithRecord(ctx, req, record)
 		if out.Err != nil {
-			return nil, out.Doubt, p.w.Explain(ctx, verb(what, name), out)
+			return nil, out.Doubt, b.w.Explain(ctx, verb(what, name), out)
 		}
 		return resp, out.Doubt, nil
 	}
-	o := &op{name: name, req: record.with(req), bare: req, record: record, ctx: ctx, done: make(chan struct{})}
-	o.size = weight(o.req)
-	p.queue = append(p.queue, o)
-	// The requests under way may be at a silent member, and a new one may go to another member.
-	stuck := time.Since(p.lastProgress) > etcdwire.BlameAfter
-	if p.bytes += o.size; p.batches < maxBatches && (stuck || p.fullLocked()) {
-		p.startLocked()
+	o := &op{name: name, only: b.only(name, req), req: record.with(req), bare: req, record: record, ctx: ctx,
+		done: make(chan struct{})}
+	if o.size = weight(o.req); b.ofJournal {
+		o.size += answerWeight(o.req)
 	}
-	p.mu.Unlock()
-	closed := p.w.Context().Done()
+	b.queue = append(b.queue, o)
+	// The requests under way may be at a silent member, and a new one may go to another member.
+	// Progress is older than those only if none was under way.
+	idle := b.batches+b.alone == 0
+	stuck := !idle && time.Since(b.lastProgress) > etcdwire.BlameAfter
+	b.bytes += o.size
+	now := idle || stuck || b.fullLocked() && !b.ofJournal
+	if now && b.batches < maxBatches {
+		b.startLocked()
+	}
+	b.mu.Unlock()
+	closed := b.w.Context().Done()
 	for {
 		select {
 		case <-o.done:
-			return o.answer(p.w, what)
+			return o.answer(b.w, what)
 		case <-ctx.Done():
-			return nil, p.giveUp(o), fmt.Errorf("etcd: %s: %w", verb(what, name), ctx.Err())
+			return nil, b.giveUp(o), fmt.Errorf("etcd: %s: %w", verb(what, name), ctx.Err())
 		case <-closed:
-			if closed = nil; p.withdraw(o) {
+			if closed = nil; b.withdraw(o) {
 				return nil, false, fmt.Errorf("etcd: %s: %w", verb(what, name), etcdwire.ErrClosed)
 			}
 		}
 	}
+}
+
+// only returns what op.only says of a request on that name.
+func (b *batcher) only(name string, req *pb.TxnRequest) string {
+	switch {
+	case b.ofReads:
+		return ""
+	case b.ofJournal:
+		return string(req.Compare[0].Key)
+	}
+	return name
 }
 
 func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error) {
@@ -136,16 +162,18 @@ func (o *op) answer(w *etcdwire.Wire, what string) (*pb.TxnResponse, bool, error
 		return o.resp, o.doubt, nil
 	}
 	if errors.Is(o.batch.ctx.Err(), context.DeadlineExceeded) {
-		<-o.ctx.Done() // its deadline is not later than the batch's, and the error must name it
+		// o.ctx ends now too, for its deadline is not after the batch's. Explain tells a deadline
+		// only of a context that has ended.
+		<-o.ctx.Done()
 	}
 	return nil, o.doubt, w.Explain(o.ctx, verb(what, o.name), o.out)
 }
 
 // giveUp notes that the operation's caller waits no more. It reports whether it was sent.
-func (p *batcher) giveUp(o *op) (sent bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.dequeueLocked(o) {
+func (b *batcher) giveUp(o *op) (sent bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.dequeueLocked(o) {
 		return false
 	}
 	o.abandoned = true
@@ -160,19 +188,19 @@ func (p *batcher) giveUp(o *op) (sent bool) {
 }
 
 // withdraw takes an operation out of the queue. It reports false for one that was sent.
-func (p *batcher) withdraw(o *op) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.dequeueLocked(o)
+func (b *batcher) withdraw(o *op) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.dequeueLocked(o)
 }
 
-func (p *batcher) dequeueLocked(o *op) bool {
+func (b *batcher) dequeueLocked(o *op) bool {
 	if o.batch != nil {
 		return false
 	}
-	for i, q := range p.queue {
+	for i, q := range b.queue {
 		if q == o {
-			p.queue, p.bytes = append(p.queue[:i], p.queue[i+1:]...), p.bytes-o.size
+			b.queue, b.bytes = append(b.queue[:i], b.queue[i+1:]...), b.bytes-o.size
 			break
 		}
 	}
@@ -180,85 +208,91 @@ func (p *batcher) dequeueLocked(o *op) bool {
 }
 
 // done ends an operation that was under way alone, and has the queued ones sent.
-func (p *batcher) done() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lastProgress = time.Now()
-	if p.alone--; len(p.queue) > 0 && p.batches == 0 {
-		p.startLocked()
+func (b *batcher) done() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastProgress = time.Now()
+	if b.alone--; len(b.queue) > 0 && b.batches == 0 {
+		b.startLocked()
 	}
 }
 
 // startLocked begins to send what is queued, batch after batch.
-func (p *batcher) startLocked() {
-	p.batches++
+func (b *batcher) startLocked() {
+	b.batches, b.lastProgress = b.batches+1, time.Now()
 	go func() {
-		for t := p.fill(true); t != nil; t = p.fill(false) {
-			p.sendOps(t, t.ops, len(t.ops))
+		if b.ofJournal {
+			b.gather()
+		}
+		for t := b.fill(true); t != nil; t = b.fill(false) {
+			b.sendOps(t, t.ops, len(t.ops))
 			t.cancel()
-			p.gather()
+			b.gather()
 		}
 	}()
 }
 
-// fullLocked reports whether enough are queued for a whole Txn.
-func (p *batcher) fullLocked() bool {
-	return len(p.queue) >= p.w.Limit.Ops()-2 || p.bytes >= bytesTogether
+// fullLocked reports whether enough are queued for a whole Txn. Each operation is a Txn within, and
+// the compares of the widest count too (etcdwire.OpsLimit): two at least.
+func (b *batcher) fullLocked() bool {
+	return len(b.queue) >= b.w.Limit.Ops()-2 || b.bytes >= bytesTogether
 }
 
 // gather lets the callers run that have just had their answers. Many come back at once with their
 // next operations: otherwise the first of these would be sent alone.
-func (p *batcher) gather() {
+func (b *batcher) gather() {
 	for last, now, full := -1, 0, false; now > last && !full; {
 		last = now
 		runtime.Gosched()
-		p.mu.Lock()
-		now, full = len(p.queue), p.fullLocked()
-		p.mu.Unlock()
+		b.mu.Lock()
+		now, full = len(b.queue), b.fullLocked()
+		b.mu.Unlock()
 	}
 }
 
-// fill takes as many out of the queue as may go together, the oldest first. It returns nil where
-// the goroutine that sends is to end: nothing is queued, or less than a whole Txn while another
-// such goroutine runs, whose next fill takes it. A goroutine's first fill (anew) takes what there
-// is.
-func (p *batcher) fill(anew bool) *batch {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lastProgress = time.Now()
-	if len(p.queue) == 0 || !anew && p.batches > 1 && !p.fullLocked() {
-		p.batches--
+// fill takes as many out of the queue as may go together, the oldest first, for a goroutine that
+// sends. It returns nil where that goroutine is to end: if nothing is queued. It also ends if less
+// is queued than a whole Txn and another such goroutine runs: that one takes it next. But its first
+// fill (anew) takes what there is.
+func (b *batcher) fill(anew bool) *batch {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastProgress = time.Now()
+	if len(b.queue) == 0 || !anew && b.batches > 1 && !b.fullLocked() {
+		b.batches--
 		return nil
 	}
 	t := &batch{}
-	names, records := make(map[string]struct{}, len(p.queue)), map[string]struct{}{}
+	names, records := make(map[string]struct{}, len(b.queue)), map[string]struct{}{}
 	var rest []*op
 	widest, bytes := 0, 0
-	for i, o := range p.queue {
-		_, twice := names[o.name]
+	for i, o := range b.queue {
+		_, twice := names[o.only]
 		if o.record != nil {
 			_, same := records[o.record.key] // etcd takes no Txn that puts a key twice
 			twice = twice || same
 		}
-		w, b := max(widest, width(o.req)), bytes+o.size
-		if len(t.ops) > 0 && (len(t.ops)+1+w > p.w.Limit.Ops() || b > bytesTogether) {
-			rest = append(rest, p.queue[i:]...)
+		w, sum := max(widest, width(o.req)), bytes+o.size
+		if len(t.ops) > 0 && (len(t.ops)+1+w > b.w.Limit.Ops() || sum > bytesTogether) {
+			rest = append(rest, b.queue[i:]...)
 			break
 		}
 		if twice {
 			rest = append(rest, o)
 			continue
 		}
-		names[o.name], widest, bytes = struct{}{}, w, b
+		if widest, bytes = w, sum; o.only != "" {
+			names[o.only] = struct{}{}
+		}
 		if o.record != nil {
 			records[o.record.key] = struct{}{}
 		}
 		o.batch = t
 		t.ops = append(t.ops, o)
 	}
-	p.queue, p.bytes = rest, p.bytes-bytes
+	b.queue, b.bytes = rest, b.bytes-bytes
 	t.waiting = len(t.ops)
-	t.ctx, t.cancel = t.limit(p.w.Context())
+	t.ctx, t.cancel = t.limit(b.w.Context())
 	return t
 }
 
@@ -279,36 +313,36 @@ func (t *batch) limit(ctx context.Context) (context.Context, context.CancelFunc)
 }
 
 // sendOps sends operations of a batch, at most so many at once, and gives their callers the
-// answers. If one of several may be to blame for an error, it sends them again: where etcd is full
-// and some leave records, all without their records; otherwise in halves, and where etcd found too
-// many operations it notes the smaller limit first.
-func (p *batcher) sendOps(t *batch, all []*op, most int) {
+// answers. If one of several may be to blame for an error, it sends them again:
+//   - etcd is full, and some leave records: all of them without their records
+//   - otherwise in halves; if etcd has found too many operations, the smaller limit is noted first
+func (b *batcher) sendOps(t *batch, all []*op, most int) {
 	for len(all) > 0 {
-		n := p.fit(all, most)
-		some := p.present(all[:n])
+		n := b.fit(all, most)
+		some := b.present(all[:n])
 		all = all[n:]
 		if len(some) == 0 {
 			continue
 		}
-		resp, out := p.sendTogether(t.ctx, some)
+		resp, out := b.sendTogether(t.ctx, some)
 		if out.Err == nil {
-			if out.Err = unpack(resp, some); out.Err != nil {
+			if out.Err = b.unpack(resp, some); out.Err != nil {
 				out.Doubt = true
 			}
 		}
 		for _, o := range some {
 			o.doubt = o.doubt || out.Doubt
 		}
-		if out.Err != nil && len(some) > 1 && (mayBlameOne(out.Err) || mayBlameRecord(out.Err) && anyRecord(some)) {
+		if out.Err != nil && len(some) > 1 && b.mayBlameSome(out.Err, some) {
 			if etcdwire.NoSpace(out.Err) && dropRecords(some) {
-				p.j.turnOff()
-				p.sendOps(t, some, len(some)) // what leaves no record only deletes
+				b.j.turnOff()
+				b.sendOps(t, some, len(some)) // a release without a record only deletes, which a full etcd takes
 				continue
 			}
 			if etcdwire.TooMany(out.Err) {
-				p.w.Limit.Refused(len(some))
+				b.w.Limit.Refused(len(some))
 			}
-			p.sendOps(t, some, (len(some)+1)/2)
+			b.sendOps(t, some, (len(some)+1)/2)
 			continue
 		}
 		for _, o := range some {
@@ -318,14 +352,24 @@ func (p *batcher) sendOps(t *batch, all []*op, most int) {
 	}
 }
 
-func (p *batcher) sendTogether(ctx context.Context, some []*op) (*pb.TxnResponse, etcdwire.Outcome) {
+func (b *batcher) sendTogether(ctx context.Context, some []*op) (*pb.TxnResponse, etcdwire.Outcome) {
 	if len(some) == 1 {
-		return p.j.sendWithRecord(ctx, some[0].bare, some[0].record)
+		return b.j.sendWithRecord(ctx, some[0].bare, some[0].record)
 	}
-	if p.j.isOff() {
+	if b.j.isOff() {
 		dropRecords(some)
 	}
-	return p.w.Send(ctx, pack(some))
+	return b.w.Send(ctx, b.pack(some))
+}
+
+// mayBlameSome reports whether some of the operations of a Txn may be to blame for its error, and
+// others may do without them. While etcd is full each append is refused alike: to send them again
+// in halves would be twice as many requests as there are records.
+func (b *batcher) mayBlameSome(err error, some []*op) bool {
+	if b.ofJournal && etcdwire.NoSpace(err) {
+		return false
+	}
+	return mayBlameOne(err) || mayBlameRecord(err) && anyRecord(some)
 }
 
 func anyRecord(some []*op) bool {
@@ -333,11 +377,11 @@ func anyRecord(some []*op) bool {
 }
 
 // fit returns how many of the first ops the server takes at once.
-func (p *batcher) fit(all []*op, most int) int {
+func (b *batcher) fit(all []*op, most int) int {
 	widest := 0
 	for n, o := range all {
 		widest = max(widest, width(o.req))
-		if n > 0 && (n == most || n+1+widest > p.w.Limit.Ops()) {
+		if n > 0 && (n == most || n+1+widest > b.w.Limit.Ops()) {
 			return n
 		}
 	}
@@ -345,9 +389,9 @@ func (p *batcher) fit(all []*op, most int) int {
 }
 
 // present returns those whose callers still wait.
-func (p *batcher) present(all []*op) []*op {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (b *batcher) present(all []*op) []*op {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	var some []*op
 	for _, o := range all {
 		if !o.abandoned {
@@ -359,18 +403,20 @@ func (p *batcher) present(all []*op) []*op {
 
 // pack returns one request for all operations, and unpack gives each its answer, with the header of
 // the whole.
-func pack(some []*op) *pb.TxnRequest {
+func (b *batcher) pack(some []*op) *pb.TxnRequest {
 	if len(some) == 1 {
 		return some[0].req
 	}
 	req := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(some))}
 	for i, o := range some {
-		req.Success[i] = doTxn(o.req)
+		if req.Success[i] = doTxn(o.req); b.ofReads {
+			req.Success[i] = o.req.Success[0]
+		}
 	}
 	return req
 }
 
-func unpack(resp *pb.TxnResponse, some []*op) error {
+func (b *batcher) unpack(resp *pb.TxnResponse, some []*op) error {
 	if len(some) == 1 {
 		some[0].resp = resp
 		return nil
@@ -379,7 +425,10 @@ func unpack(resp *pb.TxnResponse, some []*op) error {
 		return fmt.Errorf("%d answers to %d operations", len(resp.Responses), len(some))
 	}
 	for i, o := range some {
-		if o.resp = resp.Responses[i].GetResponseTxn(); o.resp == nil {
+		if o.resp = resp.Responses[i].GetResponseTxn(); b.ofReads && resp.Responses[i].GetResponseRange() != nil {
+			o.resp = &pb.TxnResponse{Succeeded: true, Responses: resp.Responses[i : i+1]}
+		}
+		if o.resp == nil {
 			return fmt.Errorf("no answer to operation %d of %d", i, len(some))
 		}
 		o.resp.Header = resp.Header
@@ -431,6 +480,16 @@ func weight(r *pb.TxnRequest) int {
 				n += len(op.GetRequestDeleteRange().GetKey())
 			}
 		}
+	}
+	return n
+}
+
+// answerWeight returns about how many bytes the answer to a read of records has, for bytesTogether:
+// as many reads go together as have 4,096 records at most.
+func answerWeight(r *pb.TxnRequest) (n int) {
+	const record = bytesTogether / 4096
+	for _, op := range r.Success {
+		n += record * int(min(op.GetRequestRange().GetLimit(), 4096))
 	}
 	return n
 }

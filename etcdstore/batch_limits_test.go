@@ -10,12 +10,14 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // TestBatchesFitTheServer: real etcd with small limits. Hundreds of claims of one call enter all
 // the same, each under its own key's revision, and one that is too large is refused without harm
 // to those that travelled with it.
 func TestBatchesFitTheServer(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--max-txn-ops=16", "--max-request-bytes=4096"}})
 	s := open(t, srv.Endpoint())

@@ -11,7 +11,8 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// BesideKey is a key that need not be the store's own: of a layout that other programs read.
+// BesideKey is a key beside those of the store, in a layout that other programs read. A claim can
+// guard it, and end with it (see WriteBeside).
 type BesideKey struct {
 	Key     string
 	Value   []byte // nil: there is no such key
@@ -56,10 +57,10 @@ func besideKey(key string, kv *mvccpb.KeyValue) BesideKey {
 // already. With a claimKey they are written only while the claim there has this token; see
 // [Store.ClaimKey]. So nothing is written any more once that claim is gone, not even by a request
 // that was held up on its way. ok is false where a key, or a lease, has changed meanwhile: a later
-// call may do it. Then nothing was written, or, where an answer was lost, somebody has changed what
-// was.
-// The error is [driver.ErrGone] if the claim is gone, or a lease. After any other error they may
-// have been written, or may yet be, but only over what stood there, and under that claim.
+// call may do it. Then nothing was written; or all was, an answer was lost, and somebody has
+// changed some of it since. The error is [driver.ErrGone] if the claim is gone, or a lease. After
+// any other error they may have been written, or may yet be, but only over what stood there, and
+// under that claim.
 func (r *Raw) WriteBeside(ctx context.Context, claimKey string, token uint64, writes ...BesideWrite,
 ) (ok bool, err error) {
 	p := &besidePlan{r: r, claimKey: claimKey, token: token, leases: map[string]int64{}, txn: &pb.TxnRequest{}}

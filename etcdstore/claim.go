@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,8 +17,8 @@ import (
 )
 
 // Claim implements [driver.Lease]. Without a Try, claims on different names enter at the same time
-// and those on one name in order. With a Try all enter one after another, and where one is taken,
-// the tries that entered before it are taken out again.
+// and those on one name in order. With a Try all enter one after another. After a final answer to
+// one of them, the tries that entered before it are taken out again.
 func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Place, error) {
 	if err := checkClaims(claims...); err != nil {
 		return nil, err
@@ -31,7 +30,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	for i, c := range claims {
 		p, err := l.claim(ctx, c)
 		if err != nil {
-			if errors.Is(err, driver.ErrTaken) {
+			if driver.IsFinal(err) {
 				for j, back := range claims[:i] {
 					if !back.Try {
 						continue
@@ -71,7 +70,7 @@ func inParallel(n int, do func(i int) (stop bool)) {
 	all.Wait()
 }
 
-// claimMany enters claims of which none is a Try. Once one has failed, no other one begins. Of
+// claimMany enters claims of which none is a Try. Once one has failed, no other name is begun. Of
 // several errors it returns the first whose outcome is unknown, for its claim may stand; if all are
 // final, the first.
 func (l *lease) claimMany(ctx context.Context, claims []driver.Claim) ([]driver.Place, error) {
@@ -139,6 +138,9 @@ func (l *lease) claimIn(ctx context.Context, seat *seatState, c driver.Claim, en
 	l.seats.mu.Lock()
 	stale := seat.id != "" && (seat.id != c.ID || seat.leaving)
 	differs := seat.id != "" && !stale && seat.slots != c.Slots
+	if seat.id != "" && seat.id != c.ID {
+		l.seats.spent.Add(seat.id) // it is displaced: a Claim of it that comes late must not displace c
+	}
 	l.seats.mu.Unlock()
 	if differs {
 		return driver.Place{}, refused(verb("claim", c.Name), "the same ID was claimed with other slots")
@@ -157,7 +159,7 @@ func (l *lease) claimIn(ctx context.Context, seat *seatState, c driver.Claim, en
 	if err == nil || !driver.IsFinal(err) {
 		return p, err
 	}
-	// A final answer promises that nothing is left in the line and nothing will come.
+	// A final answer promises that nothing of c is left in the line and nothing will come.
 	if rerr := l.retract(ctx, seat, nil); rerr != nil {
 		return p, rerr
 	}
@@ -195,8 +197,9 @@ func (l *lease) enterOrFind(ctx context.Context, seat *seatState, c driver.Claim
 // enter puts the claim's key. It tries again where failed says so: each time something has changed,
 // or was removed, between. The caller has the seat's turn and has called begin.
 func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (driver.Place, error) {
-	// The first Txn of an exclusive claim is not expected to fail, and every byte goes through
-	// etcd's log: only the next one reads why.
+	// The first Txn of an exclusive claim is not expected to fail. It leaves out the reads that
+	// tell why it failed, for every byte of it goes through etcd's log. If it fails, the next Txn
+	// has them.
 	for tellsWhy := c.Slots != 0 || c.Try; ; tellsWhy = true {
 		att := l.attachment()
 		req, err := l.entry(ctx, seat, c, att)
@@ -220,7 +223,8 @@ func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (dri
 			if c.Slots == 0 && !c.Try {
 				l.seats.noteAhead(seat, resp, 0)
 			}
-			return l.entered(seat, resp.Header.Revision, resp.Header.Revision, holdsOnEntry(c.Slots, resp)), nil
+			rev := resp.Header.Revision
+			return l.entered(seat, rev, rev, att.lease, holdsOnEntry(c.Slots, resp)), nil
 		}
 		if !tellsWhy {
 			continue
@@ -240,10 +244,15 @@ func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnReques
 	return l.batch.send(ctx, "claim", c.Name, req, nil)
 }
 
-// failed deals with an entry whose compares failed, by what was read, in the order of entry's and
-// sharedEntry's Failure: the claim's own key; the record; for a shared claim, claims with fewer and
-// with more slots (as keys sort); for a Try that asks for an empty line, who is in its way. Done
-// says that there is no further try. The caller has the seat's turn.
+// failed deals with an entry whose compares failed. What was read stands in the order of entry's
+// and sharedEntry's Failure:
+//
+//	0     the claim's own key
+//	1     the session's record
+//	2, 3  of a shared claim: claims with fewer slots, and with more (as keys sort)
+//	last  of a Try that asks for an empty line: who is in its way
+//
+// Done says that there is no further try. The caller has the seat's turn.
 func (l *lease) failed(ctx context.Context, seat *seatState, c driver.Claim, att attachment, resp *pb.TxnResponse,
 ) (p driver.Place, err error, done bool) {
 	own, rec := kvAt(resp, 0), kvAt(resp, 1)
@@ -300,15 +309,16 @@ func (l *lease) adopt(ctx context.Context, seat *seatState, c driver.Claim, own 
 		err := l.remove(ctx, seat.Name, seat.key, own.CreateRevision, nil)
 		return driver.Place{}, err, err != nil
 	}
-	l.entered(seat, own.CreateRevision, own.ModRevision, false) // enterOrFind looks whether it holds, and announces
+	l.entered(seat, own.CreateRevision, own.ModRevision, own.Lease, false) // enterOrFind looks whether it holds
 	p, err := l.enterOrFind(ctx, seat, c)
 	return p, err, true
 }
 
-// entered notes that the claim stands, and returns its place. The caller has the seat's turn.
-func (l *lease) entered(seat *seatState, create, mod int64, held bool) driver.Place {
+// entered notes that the claim stands, on that etcd lease, and returns its place. The caller has
+// the seat's turn.
+func (l *lease) entered(seat *seatState, create, mod, lease int64, held bool) driver.Place {
 	l.seats.mu.Lock()
-	seat.token, seat.mod = uint64(create), mod
+	seat.token, seat.mod, seat.lease = uint64(create), mod, lease
 	seat.announced = held // who enters behind it from now on sees that it holds
 	p := seat.placeLocked()
 	l.seats.mu.Unlock()
@@ -350,7 +360,8 @@ func (l *lease) sharedEntry(ctx context.Context, seat *seatState, c driver.Claim
 	return req, nil
 }
 
-// room returns a revision at which one more claim on the semaphore would have held. It returns
+// room returns a revision at which one more claim on the semaphore would have held: if no claim has
+// entered since, it would still hold. Revision 0: only if the line is empty. It returns
 // [driver.ErrTaken] if there was no room. So a Try that would fail does not enter, where it would
 // be in others' way until it is removed.
 func (l *lease) room(ctx context.Context, seat *seatState, c driver.Claim) (int64, error) {
@@ -362,7 +373,10 @@ func (l *lease) room(ctx context.Context, seat *seatState, c driver.Claim) (int6
 		return 0, err
 	}
 	if kvAt(resp, 0) != nil {
-		return resp.Header.Revision, nil // an earlier put in doubt has entered: the entering Txn adopts it
+		// An earlier put in doubt has entered, and the entering Txn adopts it. If somebody removes
+		// it before, those who waited behind it may have taken all slots: the revision would not
+		// tell.
+		return 0, nil
 	}
 	line := kvsAt(resp, 1)
 	full := len(line) == c.Slots

@@ -13,6 +13,7 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // openAt opens a store at endpoints, closed by whoever asked. It asks a server that is silent
@@ -86,7 +87,7 @@ func harness(t *testing.T, version string) drivertest.Harness {
 }
 
 func TestConformance(t *testing.T) {
-	for _, version := range []string{etcdtest.V35, etcdtest.V36, etcdtest.V37} {
+	for _, version := range etcdtest.Versions() {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			h := harness(t, version)
@@ -99,6 +100,7 @@ func TestConformance(t *testing.T) {
 }
 
 func TestConformanceOverABadNetwork(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	h := harness(t, etcdtest.Newest)
 	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}

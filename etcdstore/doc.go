@@ -37,10 +37,19 @@
 //
 // # How to read the source
 //
-// First store.go, keys.go, session.go, seats.go and lease.go, which has the order of all locks;
-// ops.go and batch.go, which send what the others ask for. Then order.go, claim.go, release.go,
-// exchange.go and transfer.go; renew.go and heartbeat.go; waiters.go (the states of a waiter),
-// waiter.go, follow.go and news.go; liveness.go; the rest in any order.
+// What is written as etcdwire is internal/etcdwire: a file of it stands before the files that need
+// it.
+//
+//  1. keys.go, store.go, session.go, seats.go, lease.go (what a session is)
+//  2. etcdwire's wire.go, members.go, call.go, errors.go, limit.go, wait.go; ops.go, batch.go
+//     (how a request is sent, and what its outcome is)
+//  3. order.go, claim.go, release.go, exchange.go, transfer.go (what changes a line)
+//  4. etcdwire's lease.go and renew.go; renew.go, heartbeat.go (what keeps a session)
+//  5. etcdwire's hub.go, stream.go, prefixwatch.go; waiters.go (the states of a waiter), waiter.go,
+//     follow.go, news.go (how a claim hears that it holds or is gone)
+//  6. liveness.go (how a silent heartbeat ends a session), then the rest in any order
+//
+// The order of all locks stands at the type lease (lease.go). Keep it for the end.
 //
 // # Words
 //

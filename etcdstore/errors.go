@@ -26,3 +26,12 @@ func taken(what string) error { return fmt.Errorf("etcd: %s: %w", what, driver.E
 func placeGone(verb string, name string) error {
 	return fmt.Errorf("etcd: %s %q: the claim: %w", verb, name, driver.ErrGone)
 }
+
+// notGone turns ErrGone into an unknown outcome, where the caller would take it for the end of its
+// own lease or claim: etcd has said it of another lease, such as that of journal records.
+func notGone(err error) error {
+	if isGone(err) {
+		return fmt.Errorf("the lease of what was to be written has ended: %s", err)
+	}
+	return err
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // found returns the finding on a topic that begins so.
@@ -45,7 +46,7 @@ func finds(t testing.TB, all []driver.Finding, topic string, level driver.Level,
 }
 
 func TestExamine(t *testing.T) {
-	for _, version := range []string{etcdtest.V35, etcdtest.V36, etcdtest.V37} {
+	for _, version := range etcdtest.Versions() {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			srv := etcdtest.Start(t, etcdtest.Options{Version: version})
@@ -152,6 +153,7 @@ func TestExamineAStranger(t *testing.T) {
 // TestExamineFindsEachRightThatLacks: a user may write all but one of the folders of keys. What is
 // told of that is what becomes of those who need it.
 func TestExamineFindsEachRightThatLacks(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := guarded(t, 1).Members[0]
 	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Username: "root", Password: "secret",
@@ -204,6 +206,7 @@ func TestExamineFindsEachRightThatLacks(t *testing.T) {
 }
 
 func TestExamineWithAFrozenMember(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	leader := cluster.WaitLeader()

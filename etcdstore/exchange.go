@@ -12,11 +12,13 @@ import (
 
 var _ driver.Exchanger = (*lease)(nil)
 
-// Exchange implements [driver.Exchanger]. It is one Txn where the place stands, no put of it is in
-// doubt and nothing is on the new seat; otherwise a release and a claim.
+// Exchange implements [driver.Exchanger]. It is one Txn where the place stands and has no Record,
+// no put of it is in doubt and nothing is on the new seat; otherwise a release and a claim.
 //
-// A Txn that arrives late does nothing once either half was repeated: it compares the old key, the
-// new one, and the mod revision of the session's record.
+// After an unknown outcome p is given up (its ID is spent) but may stand, and a put of c is in
+// doubt. The caller's Release of p and Claim of c settle both. The Txn, if it arrives late, does
+// nothing once either was called: it compares the old key, the new one, and the mod revision of the
+// session's record.
 func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (driver.Place, error) {
 	if err := l.checkExchange(p, c); err != nil {
 		return driver.Place{}, err
@@ -45,7 +47,7 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, c driver.Claim) (d
 		return l.exchange(ctx, from, to, p, c, token)
 	})
 	if isGone(err) && !l.over() && l.seats.has(from, p) {
-		// c's ID was spent before the Txn was sent (see claimIn), so p still stands. But Exchange
+		// claimIn found that c's ID is spent, and sent nothing: p still stands. But Exchange
 		// promises with ErrGone that p was given up.
 		if err := l.releaseIn(ctx, from, p); err != nil {
 			return driver.Place{}, err
@@ -96,7 +98,8 @@ func (l *lease) exchange(ctx context.Context, from, to *seatState, p driver.Plac
 		case err == nil && resp.Succeeded:
 			l.clear(from)
 			l.seats.noteAhead(to, resp, 1)
-			return l.entered(to, resp.Header.Revision, resp.Header.Revision, len(kvsAt(resp, 1)) == 0), nil
+			rev := resp.Header.Revision
+			return l.entered(to, rev, rev, att.lease, len(kvsAt(resp, 1)) == 0), nil
 		case err == nil && l.recordChanged(resp, att):
 			continue
 		}

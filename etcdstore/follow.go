@@ -23,6 +23,8 @@ func (n *newsbox) Follow(places ...driver.Place) {
 		if earlier != nil {
 			earlier.drop()
 		}
+		// A Release may have come after newWaiter. Then nobody drops this waiter here: its first
+		// read finds the place gone, which drops it, and tell says nothing of it.
 		if ok {
 			wt.startListening()
 			wt.watchPredecessor()
@@ -57,6 +59,41 @@ func (n *newsbox) unfollow(wt *waiter) bool {
 func (n *newsbox) released(id seatID, token uint64) {
 	if wt := n.waiters.of(id); wt != nil && wt.token == int64(token) {
 		n.unfollow(wt)
+	}
+}
+
+// clear forgets the claim, which does not stand and cannot come. The caller has the seat's turn.
+func (n *newsbox) clear(seat *seatState) {
+	n.seats.mu.Lock()
+	sub, token := seat.sub, seat.token
+	seat.claimFields = claimFields{}
+	n.seats.mu.Unlock()
+	sub.Stop()
+	n.released(seat.seatID, token)
+}
+
+// clearGone forgets the claims that are told as gone, or a session of many short-lived names would
+// keep each for its life: their owners need not release what is gone. A claim with an open doubt
+// stays until its owner settles that. So does one whose seat's turn somebody has: he removes it, or
+// the next to enter there does.
+func (n *newsbox) clearGone(told []driver.News) {
+	for _, one := range told {
+		if !one.Gone {
+			continue
+		}
+		seat := n.seats.open(storeutil.SeatAt(one.Place))
+		select {
+		case seat.turn <- struct{}{}:
+			n.seats.mu.Lock()
+			over := seat.token == one.Place.Token && seat.leaving && !seat.doubt && !seat.transferInDoubt
+			n.seats.mu.Unlock()
+			if over {
+				n.clear(seat)
+			}
+			seat.unlock()
+		default:
+		}
+		n.seats.drop(seat)
 	}
 }
 
@@ -95,9 +132,10 @@ func (n *newsbox) keepFollowing(wt *waiter) bool {
 	return true
 }
 
-// readWhatWasTold has News read the keys of the places that the last call told as held without a
-// read, unless they are followed again. No waiter listens to such a place any more, and its key is
-// watched only later (watchSoon): if somebody removed it in between, nobody would hear of that.
+// readWhatWasTold has News read the keys of the places that the last call told as held, by what was
+// heard, and follows no more. No waiter listens to such a place, and its key is watched only after
+// WatchAfter (watchSoon). If somebody removes it in between, nobody hears of that without this
+// read.
 func (n *newsbox) readWhatWasTold() {
 	for _, id := range n.toldUnread {
 		if n.waiters.of(id) == nil {

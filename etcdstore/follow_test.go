@@ -3,6 +3,7 @@ package etcdstore
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -209,7 +210,7 @@ func TestSimulatedOldLineIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		seat.id, seat.key = "x-2", s.lineDir("x")+l.ID()
-		p := l.entered(seat, 1000, 1000, false)
+		p := l.entered(seat, 1000, 1000, 0, false)
 		if wt := l.newWaiter(p); wt.asOf != 0 || wt.aheadIsAll || len(wt.ahead) > 0 {
 			t.Errorf("seed 1: it knows %v at revision %d", wt.ahead, wt.asOf)
 		}
@@ -299,15 +300,15 @@ func TestSimulatedEndBeforeTheNewsOfTheTurn(t *testing.T) {
 		l.waiters.by[wt.seat] = wt
 		wt.startListening()
 		h.Lock()
-		h.Stood(wt.in[0], 100)
-		h.Deliver(wt.in[0], goneAt(101, "primacy/x/b"))
+		h.Stood(wt.watches[0], 100)
+		h.Deliver(wt.watches[0], goneAt(101, "primacy/x/b"))
 		h.Unlock()
 		o, _ := wt.ask()
 		if kept {
 			kept = l.keepFollowing(wt)
 		}
 		h.Lock()
-		h.Deliver(wt.in[0], goneAt(102, "primacy/x/own"))
+		h.Deliver(wt.watches[0], goneAt(102, "primacy/x/own"))
 		h.Unlock()
 		var out []driver.News
 		if kept {
@@ -331,13 +332,70 @@ func TestSimulatedHeldAsItsWatchIsLost(t *testing.T) {
 	l.waiters.by[wt.seat] = wt
 	wt.startListening()
 	h.Lock()
-	h.Stood(wt.in[0], 100)
-	h.Deliver(wt.in[0], goneAt(101, "primacy/x/b"))
-	h.Lost(wt.in[0], false)
+	h.Stood(wt.watches[0], 100)
+	h.Deliver(wt.watches[0], goneAt(101, "primacy/x/b"))
+	h.Lost(wt.watches[0], false)
 	h.Unlock()
 	out, _ := l.tellKnown()
 	l.readWhatWasTold()
 	if len(out) != 1 || !out[0].Held || !l.changed[wt.seat] {
 		t.Errorf("news %+v, to be read: %v", out, l.changed)
 	}
+}
+
+// TestSimulatedForgetsWhatIsGone: claims that others removed are told, and their owner does no more
+// with them. A session that holds many names, each for a while, must not keep them for its life.
+func TestSimulatedForgetsWhatIsGone(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, _ := gatedAt(t, c, 0, 0)
+		l, other := granted(t, s, "a", time.Minute), granted(t, s, "b", time.Minute)
+		holds := claimed(t, l, "held")
+		claimed(t, other, "waited")
+		waits := claimed(t, l, "waited")
+		l.Follow(waits)
+		told := 0
+		ctx := ending(t, 30*time.Second)
+		go func() {
+			time.Sleep(time.Second)
+			for _, p := range []driver.Place{holds, waits} {
+				if err := c.Delete(ending(t, 10*time.Second), l.keyOf(p), int64(p.Token)); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		for told < 2 {
+			news, err := l.News(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, one := range news {
+				if one.Gone {
+					told++
+				}
+			}
+		}
+		if len(l.seats.by) != 0 || len(l.waiters.by) != 0 {
+			t.Errorf("seed 1: %d claims and %d waiters are kept of what is gone", len(l.seats.by), len(l.waiters.by))
+		}
+		time.Sleep(time.Second)
+		h := s.wire.Hub
+		h.Lock()
+		for sp := range h.Watches {
+			if sp.End == "" && strings.HasPrefix(sp.Key, "primacy/held") {
+				t.Errorf("seed 1: %s is watched yet", sp.Key)
+			}
+		}
+		h.Unlock()
+		// Its owner may release it all the same, and stands again under another ID.
+		if err := l.Release(ending(t, 10*time.Second), holds, waits); err != nil {
+			t.Error(err)
+		}
+		if _, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "held", ID: holds.ID}); !isGone(err) {
+			t.Errorf("seed 1: Claim under the ID that is gone = %v, want ErrGone", err)
+		}
+		p, err := l.Claim(ending(t, 10*time.Second), driver.Claim{Name: "held", ID: "new"})
+		if err != nil || !p[0].Held {
+			t.Errorf("seed 1: Claim under a new ID = %+v, %v", p, err)
+		}
+	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // renewer renews a lease as a session does, and notes how long it went without success.
@@ -145,6 +146,7 @@ func gapOfTwo(t *testing.T, c *etcdtest.Cluster, config etcdstore.Config) (gap, 
 // TestAWaiterIsNotFrozenWithItsMember: the member that serves the watch freezes, and the turn
 // comes all the same.
 func TestAWaiterIsNotFrozenWithItsMember(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	lead := c.WaitLeader()
@@ -192,6 +194,7 @@ func TestAWaiterIsNotFrozenWithItsMember(t *testing.T) {
 // TestAChangeOfEtcdsLeaderIsNoEvent: while the leader moves about, waiters and holders notice
 // nothing but delay.
 func TestAChangeOfEtcdsLeaderIsNoEvent(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	s := open(t, c.Endpoints()...)

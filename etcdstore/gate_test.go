@@ -18,6 +18,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // gate stands between a store and the network: it counts calls, and can hold, follow or replace
@@ -316,6 +317,7 @@ func TestAFaultAfterAnUnknownOutcomeLeavesNoGhost(t *testing.T) {
 
 // Close once ended the lease it knew while a renewal moved the claims to another.
 func TestCloseDuringAMoveLeavesNoClaim(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	s, g, _ := gated(t, srv.Addr(), srv.Addr())

@@ -30,8 +30,9 @@ const (
 	// that.
 	minBase = 10 * time.Second
 	// baseTTLs is how many times as long as the ttl a base is at least. A renewal counts while the
-	// last proof of the base is at most maxProofAge old, half the base less one ttl: what counts
-	// then ends a ttl later at most, and half of the base is left as a margin.
+	// last proof of the base is at most maxProofAge old, which is half the base less one ttl. What
+	// is promised then ends a ttl later, at most half the base after the proof. The other half is
+	// margin.
 	baseTTLs = 4
 	// maxSilentTimes is how many heartbeats in turn a member may leave unanswered.
 	maxSilentTimes = 3
@@ -117,9 +118,9 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member et
 	}
 	answers := make(chan beatAnswer, 2)
 	send := func(member etcdwire.MemberConn) { go func() { answers <- r.beatAt(ctx, member) }() }
-	begun, answered := time.Now(), false
+	begun, firstAnswered := time.Now(), false
 	var other etcdwire.MemberConn
-	defer func() { r.noteAnswers(ctx, begun, first, other, answered, err) }()
+	defer func() { r.noteAnswers(ctx, begun, first, other, firstAnswered, err) }()
 	send(first)
 	more := time.NewTimer(r.heartbeat.hedgeAfter)
 	defer more.Stop()
@@ -136,7 +137,7 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member et
 		select {
 		case a := <-answers:
 			pending--
-			answered = answered || a.at == first && a.err == nil
+			firstAnswered = firstAnswered || a.at == first && a.err == nil
 			if !sent && a.err != nil && ctx.Err() == nil {
 				if sent = true; second() {
 					pending++
@@ -154,13 +155,13 @@ func (r *renewal) beatOnce(ctx context.Context) (resp *pb.TxnResponse, member et
 	}
 }
 
-// noteAnswers notes who has answered a heartbeat that began at begun and ended with err. answered
-// says whether first answered without an error before beatOnce returned. One heartbeat is too short
-// to blame a member: all calls leave first only when it has given maxSilentTimes heartbeats in a
-// row no such answer. If other has not answered either, the next heartbeat asks a third member
-// beside first, if there is one.
-func (r *renewal) noteAnswers(ctx context.Context, begun time.Time, first, other etcdwire.MemberConn, answered bool,
-	err error,
+// noteAnswers notes who has answered a heartbeat that began at begun and ended with err, nil if any
+// member has written it. One heartbeat is too short to blame a member. So all calls leave first
+// only after maxSilentTimes heartbeats in a row without firstAnswered: first has answered none of
+// them, without an error, before beatOnce returned. If other has not answered either, the next
+// heartbeat asks a third member beside first, if there is one.
+func (r *renewal) noteAnswers(ctx context.Context, begun time.Time, first, other etcdwire.MemberConn,
+	firstAnswered bool, err error,
 ) {
 	if ctx.Err() == context.Canceled || r.s.wire.Context().Err() != nil {
 		return
@@ -170,10 +171,10 @@ func (r *renewal) noteAnswers(ctx context.Context, begun time.Time, first, other
 	}
 	h := r.heartbeat
 	h.mu.Lock()
-	if answered || h.silent != first {
+	if firstAnswered || h.silent != first {
 		h.silent, h.silentSince, h.silentTimes = etcdwire.MemberConn{}, begun, 0
 	}
-	if !answered {
+	if !firstAnswered {
 		h.silent = first
 		h.silentTimes++
 	}

@@ -16,11 +16,13 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // TestEtcdsOwnClientsStandInTheSameLine: ours, etcd's Election, ours, `etcdctl elect`, ours: each
 // gets its turn.
 func TestEtcdsOwnClientsStandInTheSameLine(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	etcdctl := etcdtest.Etcdctl(t) // before the leases below: it may have to be built, for longer than they live
 	srv := etcdtest.Start(t, etcdtest.Options{})

@@ -24,8 +24,10 @@ var _ driver.Journal = (*Store)(nil)
 // journal keeps a store's journals, and the records that releases leave.
 type journal struct {
 	layout
-	wire   *etcdwire.Wire
-	leases *journalLeases
+	wire    *etcdwire.Wire
+	leases  *journalLeases
+	appends *batcher
+	reads   *batcher // apart from the others: one append in a Txn of many reads would put all of them into etcd's log
 
 	mu    sync.Mutex      // guards what follows
 	trims map[string]bool // journals that this process trims just now
@@ -33,8 +35,11 @@ type journal struct {
 }
 
 func newJournal(k layout, w *etcdwire.Wire) *journal {
-	return &journal{layout: k, wire: w, trims: map[string]bool{},
+	j := &journal{layout: k, wire: w, trims: map[string]bool{},
 		leases: &journalLeases{layout: k, wire: w, now: time.Now, known: map[recordShard]leaseState{}}}
+	j.appends = &batcher{w: w, j: j, ofJournal: true}
+	j.reads = &batcher{w: w, j: j, ofJournal: true, ofReads: true}
+	return j
 }
 
 // page is how many keys are read or removed at once.
@@ -44,14 +49,15 @@ const page = 500
 // record is there, the outcome is unknown: this call may have put it, or another one.
 func (j *journal) Append(ctx context.Context, name string, r driver.Record, keep int,
 ) (there driver.Record, added bool, err error) {
-	what := verb("append to journal", name)
+	const doing = "append to journal"
+	what := verb(doing, name)
 	if err := driver.CheckRecord(name, r); err != nil {
 		return there, false, fmt.Errorf("etcd: %s: %w", what, err)
 	}
 	if keep < 1 {
 		return there, false, refused(what, fmt.Sprintf("keep at least 1 record, not %d", keep))
 	}
-	resp, doubt, err := j.append(ctx, what, name, r)
+	resp, doubt, err := j.append(ctx, doing, name, r)
 	if err != nil {
 		return there, false, j.rights(err)
 	}
@@ -80,6 +86,7 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 ) (resp *pb.TxnResponse, doubt bool, err error) {
 	dir := j.journalDir(name)
 	shard := j.leases.shardOf(name)
+	value := slices.Clone(r.Value) // a Txn may be made of it when the caller has given up
 	for bare, tries := false, 0; ; tries++ {
 		lease := int64(0)
 		if !bare {
@@ -88,12 +95,11 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 		var unsure bool
 		count := prefixRange(dir)
 		count.CountOnly = true
-		resp, unsure, err = j.wire.Txn(ctx, what, &pb.TxnRequest{
+		resp, unsure, err = j.appends.send(ctx, what, name, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(dir+r.Key, 0)},
-			Success: []*pb.RequestOp{doPut(dir+r.Key, r.Value, lease),
-				doRange(count)},
+			Success: []*pb.RequestOp{doPut(dir+r.Key, value, lease), doRange(count)},
 			Failure: []*pb.RequestOp{doGet(dir + r.Key)},
-		})
+		}, nil)
 		doubt = doubt || unsure
 		switch {
 		case bare && err == nil:
@@ -107,15 +113,6 @@ func (j *journal) append(ctx context.Context, what, name string, r driver.Record
 			return resp, doubt, notGone(err)
 		}
 	}
-}
-
-// notGone turns ErrGone into an unknown outcome, where the caller would take it for the end of its
-// own lease or claim: etcd has said it of another lease, such as that of journal records.
-func notGone(err error) error {
-	if isGone(err) {
-		return fmt.Errorf("the lease of what was to be written has ended: %s", err)
-	}
-	return err
 }
 
 // rights adds to an error for want of a right which right that is.
@@ -138,12 +135,12 @@ func (j *journal) Records(ctx context.Context, name, before string, limit int) (
 		r = keyRange(dir, dir+before)
 	}
 	r.Limit, r.SortOrder, r.SortTarget = int64(limit), pb.RangeRequest_DESCEND, pb.RangeRequest_KEY
-	resp, err := j.wire.Get(ctx, verb("read journal", name), r)
+	resp, _, err := j.reads.send(ctx, "read journal", name, &pb.TxnRequest{Success: []*pb.RequestOp{doRange(r)}}, nil)
 	if err != nil {
 		return nil, j.rights(err)
 	}
 	var all []driver.Record
-	for _, kv := range resp.Kvs {
+	for _, kv := range kvsAt(resp, 0) {
 		all = append(all, driver.Record{Key: string(kv.Key[len(dir):]), Value: kv.Value})
 	}
 	return all, nil
@@ -188,11 +185,11 @@ func slack(keep int) int { return 8 + keep/8 }
 
 // trimLater removes records beyond keep in the background, unless this process does so already.
 func (j *journal) trimLater(name string, keep int) {
-	if !j.begin(name) {
+	if !j.beginTrim(name) {
 		return
 	}
 	j.wire.Background(func(ctx context.Context) {
-		defer j.done(name)
+		defer j.endTrim(name)
 		for more := true; more; {
 			more = j.trim(ctx, name, keep)
 		}
@@ -328,8 +325,9 @@ func (j *journal) isOff() bool {
 	return time.Now().Before(j.off)
 }
 
-// begin notes that the caller trims that journal. It reports false if another one does so already.
-func (j *journal) begin(journal string) bool {
+// beginTrim notes that the caller trims that journal. It reports false if another one does so
+// already.
+func (j *journal) beginTrim(journal string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.trims[journal] {
@@ -339,7 +337,7 @@ func (j *journal) begin(journal string) bool {
 	return true
 }
 
-func (j *journal) done(journal string) {
+func (j *journal) endTrim(journal string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.trims, journal)

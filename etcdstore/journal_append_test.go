@@ -221,3 +221,127 @@ func claimsOf(c *etcdsim.Cluster) (n int) {
 	}
 	return n
 }
+
+// atOnce calls do for 0 to n-1, each in a goroutine of its own.
+func atOnce(n int, do func(i int)) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() { do(i) })
+	}
+	all.Wait()
+}
+
+func oneByOne(n int, do func(i int)) {
+	for i := range n {
+		do(i)
+	}
+}
+
+// reads reports whether a request is a Txn with a read from that key on.
+func reads(req any, key string) bool {
+	txn, ok := req.(*pb.TxnRequest)
+	return ok && slices.ContainsFunc(txn.Success, func(op *pb.RequestOp) bool {
+		return string(op.GetRequestRange().GetKey()) == key
+	})
+}
+
+// countRequests counts requests by their type.
+func countRequests(g *gate) map[string]int {
+	n, mu := map[string]int{}, sync.Mutex{}
+	g.set(func() {
+		g.before = func(req any) {
+			mu.Lock()
+			defer mu.Unlock()
+			n[strings.TrimPrefix(fmt.Sprintf("%T", req), "*etcdserverpb.")]++
+		}
+	})
+	return n
+}
+
+// TestSimulatedRecordsTravelTogether: hundreds of appends at once, and of reads, are a few
+// requests. What is to be known of all leases for records is asked once, and none that is not there
+// is looked for.
+func TestSimulatedRecordsTravelTogether(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		const many = 300
+		name := func(i int) string { return fmt.Sprint("j", i) }
+		appendAll := func(key string, how func(int, func(int))) map[string]int {
+			n := countRequests(g)
+			how(many, func(i int) {
+				r := driver.Record{Key: key, Value: []byte(name(i))}
+				if there, added, err := s.Append(ending(t, 20*time.Second), name(i), r, 9); err != nil || !added ||
+					string(there.Value) != name(i) {
+					t.Errorf("seed 1: Append = %v, %v, %v, want it added", there, added, err)
+				}
+			})
+			synctest.Wait()
+			return n
+		}
+		n := appendAll("1", oneByOne) // the simulated cluster loses some of many grants at once
+		if n["AuthStatusRequest"] != 1 || n["LeaseLeasesRequest"] != 1 || n["LeaseTimeToLiveRequest"] != 1 ||
+			n["LeaseGrantRequest"] < shards/2 || n["LeaseGrantRequest"] > shards {
+			t.Errorf("seed 1: for the leases of %d journals: %v", many, n)
+		}
+		if n := appendAll("2", atOnce); len(n) != 1 || n["TxnRequest"] > many/100+3 {
+			t.Errorf("seed 1: %d appends were %v", many, n)
+		}
+		n = countRequests(g)
+		atOnce(many, func(i int) {
+			all, err := s.Records(ending(t, 20*time.Second), name(i), "2", 32)
+			if err != nil || len(all) != 1 || all[0].Key != "1" || string(all[0].Value) != name(i) {
+				t.Errorf("seed 1: Records = %v, %v, want the first", all, err)
+			}
+		})
+		if len(n) != 1 || n["TxnRequest"] > many/100+3 {
+			t.Errorf("seed 1: %d reads were %v", many, n)
+		}
+	})
+}
+
+// TestSimulatedAppendsWhileEtcdIsFull are all refused by one answer, and kept by a later try.
+func TestSimulatedAppendsWhileEtcdIsFull(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		const many = 100
+		appendAll := func(key string, full bool) map[string]int {
+			n := countRequests(g)
+			atOnce(many, func(i int) {
+				_, added, err := s.Append(ending(t, 20*time.Second), fmt.Sprint("j", i), driver.Record{Key: key}, 9)
+				if (err != nil) != full || added == full {
+					t.Errorf("seed 1: Append = %v, %v; etcd is full: %v", added, err, full)
+				}
+			})
+			return n
+		}
+		appendAll("1", false)
+		c.Fill(false, func(txn *pb.TxnRequest) bool { return putsRecord(txn) })
+		if n := appendAll("2", true); n["TxnRequest"] > 4 {
+			t.Errorf("seed 1: %d appends to a full etcd were %v", many, n)
+		}
+		c.Fill(false, nil)
+		appendAll("3", false)
+	})
+}
+
+// TestSimulatedAppendBesideOneThatIsRefused is kept, though both travelled together. A read is
+// answered likewise.
+func TestSimulatedAppendBesideOneThatIsRefused(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		refuse(g, func(req any) bool { return puts(req, s.journalDir("j7")+"k") }, rpctypes.ErrGRPCPermissionDenied)
+		atOnce(100, func(i int) {
+			_, added, err := s.Append(ending(t, 20*time.Second), fmt.Sprint("j", i), driver.Record{Key: "k"}, 9)
+			if i == 7 && !errors.Is(err, driver.ErrRefused) || i != 7 && (err != nil || !added) {
+				t.Errorf("seed 1: Append to j%d = %v, %v", i, added, err)
+			}
+		})
+		refuse(g, func(req any) bool { return reads(req, s.journalDir("j7")) }, rpctypes.ErrGRPCPermissionDenied)
+		atOnce(100, func(i int) {
+			all, err := s.Records(ending(t, 20*time.Second), fmt.Sprint("j", i), "", 9)
+			if i == 7 && !errors.Is(err, driver.ErrRefused) || i != 7 && (err != nil || len(all) != 1) {
+				t.Errorf("seed 1: Records of j%d = %v, %v", i, all, err)
+			}
+		})
+	})
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // withRecord returns p with a record to leave.
@@ -139,6 +140,7 @@ func TestJournalsWithoutRights(t *testing.T) {
 // TestJournalsWhileEtcdIsFull: real etcd takes no puts. Places that would leave records are given
 // up, one by one and together.
 func TestJournalsWhileEtcdIsFull(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{Args: []string{"--quota-backend-bytes=1048576"}})
 	s := open(t, srv.Endpoint())

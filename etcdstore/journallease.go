@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"sync"
 	"time"
 
@@ -31,17 +32,23 @@ import (
 // records are on no lease: etcd would check, at each put, the rights to all keys on the put's
 // lease. (With 10,000 records on it a hundred releases held etcd up for seconds.) A record whose
 // lease cannot be granted now goes without one too: a journal's number of records is bounded.
+//
+// There are not too many either: each costs a process that writes to many journals a request, and a
+// proposal once a month. What a process that wants several needs to know of all it asks once: see
+// leaseSurvey.
 const (
 	month      = 30 * 24 * time.Hour
 	recordLife = 400 * 24 * time.Hour // for which a record is kept at least
 	recordTTL  = recordLife + month
-	shards     = 256
-	otherIDs   = 3                // tried where a lease of somebody else has the ID
-	grantPause = 10 * time.Second // before a lease that could not be had is asked for again
+	shards     = 64
+	otherIDs   = 3                      // tried where a lease of somebody else has the ID
+	grantPause = 10 * time.Second       // before a lease that could not be had is asked for again
+	surveyLife = 10 * time.Second       // for which a leaseSurvey is used
+	listLimit  = etcdwire.CallLimit / 4 // for the list of all leases
 
-	// endOldLeases revokes the leases of endedMonths months. The latest of these months is
-	// endedAfter months ago, so all their records are older than recordLife. It revokes only if it
-	// finds leases of endedSeen of the months after those.
+	// endOldLeases revokes the leases of months that lie at least endedAfter back, whose records
+	// are all older than recordLife, and looks at endedMonths such months. Before, it must have
+	// found leases of endedSeen months that are later than those.
 	endedAfter  = 15
 	endedMonths = 13
 	endedSeen   = 4
@@ -62,7 +69,95 @@ type journalLeases struct {
 
 	mu          sync.Mutex // guards what follows
 	known       map[recordShard]leaseState
-	noWaitUntil time.Time // for a lease, by releases
+	survey      *leaseSurvey // the last one, or nil
+	noWaitUntil time.Time    // for a lease, by releases
+}
+
+// leaseSurvey is what etcd said of users and leases when a lease for records was to be had. Others
+// that are to be had soon after need not ask again.
+type leaseSurvey struct {
+	asked chan struct{} // closed once users and err are known
+
+	users bool  // etcd asks for users
+	err   error // why it is not known whether it does
+
+	// journalLeases.mu guards these.
+	wanted int           // how many leases were to be had
+	listed chan struct{} // closed once all is known; nil: it was not asked for
+
+	all map[int64]bool // the IDs of all leases; nil: not known
+}
+
+// surveyed returns the present survey, made if need be. One that has failed is nobody's answer but
+// theirs who waited for it: they ask once more.
+func (rl *journalLeases) surveyed(ctx context.Context) (sv *leaseSurvey, err error) {
+	for range 2 {
+		rl.mu.Lock()
+		isNew := rl.survey == nil
+		if isNew {
+			rl.survey = &leaseSurvey{asked: make(chan struct{})}
+		}
+		sv = rl.survey
+		sv.wanted++
+		rl.mu.Unlock()
+		if isNew {
+			time.AfterFunc(surveyLife, func() { rl.drop(sv) }) // all may be of many thousands
+			if sv.users, sv.err = asksForUsers(ctx, rl.wire); sv.err != nil {
+				rl.drop(sv)
+			}
+			close(sv.asked)
+		}
+		select {
+		case <-sv.asked:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if sv.err == nil || isNew {
+			break
+		}
+	}
+	return sv, sv.err
+}
+
+// drop forgets a survey.
+func (rl *journalLeases) drop(sv *leaseSurvey) {
+	rl.mu.Lock()
+	defer rl.mu.Unlock()
+	if rl.survey == sv {
+		rl.survey = nil
+	}
+}
+
+// standing returns the IDs of all leases, nil if they are not known: where etcd did not tell, and
+// as long as only one lease was to be had, for which etcd is asked less.
+func (rl *journalLeases) standing(ctx context.Context, sv *leaseSurvey) map[int64]bool {
+	rl.mu.Lock()
+	few := sv.wanted < 2
+	rl.mu.Unlock()
+	if few {
+		return nil
+	}
+	return rl.list(ctx, sv)
+}
+
+// list returns the IDs of all leases, nil if etcd does not tell.
+func (rl *journalLeases) list(ctx context.Context, sv *leaseSurvey) map[int64]bool {
+	rl.mu.Lock()
+	isFirst := sv.listed == nil
+	if isFirst {
+		sv.listed = make(chan struct{})
+	}
+	rl.mu.Unlock()
+	if isFirst {
+		sv.all, _ = rl.wire.Leases(ctx, listLimit)
+		close(sv.listed)
+	}
+	select {
+	case <-sv.listed:
+		return sv.all
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // leaseState is what is known of a shard's lease.
@@ -114,10 +209,10 @@ func (rl *journalLeases) leaseFor(ctx context.Context, shard recordShard) int64 
 	return rl.knownID(shard)
 }
 
-// noteGrant notes what became of a grant. It replaces what forget or useNoLease has noted during
-// the grant. That does no harm: etcd refuses the next record that relies on it, and the refusal has
-// forget or useNoLease called again. Nor does a second grant of the shard that forget has let
-// begin: both find the same lease.
+// noteGrant notes what became of a grant. What forget or useNoLease has noted during the grant is
+// lost. That does no harm: etcd refuses the next record on that lease, and they are called again.
+// Two grants of a shard at once, which forget makes possible, do none either: both find the same
+// lease.
 func (rl *journalLeases) noteGrant(shard recordShard, r leaseState, id int64, err error) {
 	rl.mu.Lock()
 	defer rl.mu.Unlock()
@@ -155,15 +250,21 @@ func (rl *journalLeases) useNoLease(shard recordShard) {
 // its IDs, or etcd asks for users.
 func (rl *journalLeases) grant(ctx context.Context, shard recordShard) (int64, error) {
 	const what = "lease for journals"
-	if users, err := asksForUsers(ctx, rl.wire); users || err != nil {
+	sv, err := rl.surveyed(ctx)
+	if err != nil || sv.users {
 		return 0, err
 	}
+	all := rl.standing(ctx, sv)
 	for try := range otherIDs {
 		id := rl.leaseID(shard, try)
-		// It is looked for before it is granted. It usually stands, and an etcd client of a user's
-		// own would log the refusal of a second grant as a warning.
+		// If it may stand, it is looked for before it is granted: an etcd client of a user's own
+		// would log the refusal of a second grant as a warning.
+		look := all == nil || all[id]
 		for range 2 { // another process may grant it in between
-			left, ours, err := rl.leaseLeft(ctx, what, id)
+			left, ours, err := time.Duration(0), false, error(nil)
+			if look {
+				left, ours, err = rl.leaseLeft(ctx, what, id)
+			}
 			if err != nil {
 				return 0, err
 			}
@@ -175,12 +276,13 @@ func (rl *journalLeases) grant(ctx context.Context, shard recordShard) (int64, e
 			}
 			_, err = rl.wire.Grant(ctx, what, id, int64(recordTTL/time.Second))
 			if err == nil {
-				rl.wire.Background(func(ctx context.Context) { rl.endOldLeases(ctx, shard) })
+				rl.wire.Background(func(ctx context.Context) { rl.endOldLeases(ctx, shard, sv) })
 				return id, nil
 			}
 			if !errors.Is(err, rpctypes.ErrLeaseExist) {
 				return 0, err
 			}
+			look = true
 		}
 	}
 	return 0, nil
@@ -219,25 +321,35 @@ func (rl *journalLeases) leaseLeft(ctx context.Context, what string, id int64,
 	return left, ttl == recordTTL, nil
 }
 
-// endOldLeases revokes the record leases that are too old. Our clock may be far ahead, and then
-// what looks old is not. So it must find leases of the months in between: of several, for the lease
-// of one month may have been granted by such a clock.
-func (rl *journalLeases) endOldLeases(ctx context.Context, shard recordShard) {
+// endOldLeases revokes the record leases of a shard that are too old. If etcd does not tell which
+// leases stand, the next month tries again. Our clock may be far ahead, and then what looks old is
+// in use now. So it must first find leases of several later months: those of one or two may have
+// been granted by other clocks that ran ahead. It looks under the first of a shard's IDs only:
+// where another program had that one, nothing is revoked, and the lease ends by its ttl.
+//
+// There were 256 shards once. It looks at those too whose number differs by a multiple of shards.
+func (rl *journalLeases) endOldLeases(ctx context.Context, shard recordShard, sv *leaseSurvey) {
 	const what = "end old leases for journals"
-	stands := func(month int64) (int64, bool) {
-		id := rl.leaseID(recordShard{month, shard.number}, 0)
-		_, ours, err := rl.leaseLeft(ctx, what, id)
-		return id, err == nil && ours
+	all := rl.list(ctx, sv)
+	standing := func(month int64) (ids []int64) {
+		for number := int(shard.number); number <= math.MaxUint8; number += shards {
+			if id := rl.leaseID(recordShard{month, uint8(number)}, 0); all[id] {
+				ids = append(ids, id)
+			}
+		}
+		return ids
 	}
 	seen := 0
 	for m := shard.month - 1; m > shard.month-endedAfter && seen < endedSeen; m-- {
-		if _, there := stands(m); there {
+		if len(standing(m)) > 0 {
 			seen++
 		}
 	}
 	for m := shard.month - endedAfter; seen == endedSeen && m > shard.month-endedAfter-endedMonths; m-- {
-		if id, there := stands(m); there {
-			_ = rl.wire.Revoke(ctx, what, id) // where it fails: the next month tries again
+		for _, id := range standing(m) {
+			if _, ours, err := rl.leaseLeft(ctx, what, id); ours && err == nil {
+				_ = rl.wire.Revoke(ctx, what, id) // where it fails: the next month tries again
+			}
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 //	<prefix><escaped name>/~<slots>/<stem>      a shared claim; 0 slots: any number
 //	<prefix>@session/<lease>                    the session's record, who owns the lease
 //	<prefix>@session/<lease>/ask/<escaped name> a request to the holder
+//	<prefix>@session/<lease>/witness            shows that an etcd lease stood (see passOver)
 //	<prefix>@beat/<lease>                       the session's heartbeat, where it has one
 //	<prefix>@journal/<escaped name>/<key>       a record of a journal
 //	<prefix>@kept/<escaped name>                a value that outlives its writer's term (Keep)
@@ -177,6 +178,9 @@ func sessionEnd(key string) string { return key + "0" }
 
 // askKey returns the key of a request to the holder of name, whose session's record is record.
 func askKey(record, name string) string { return record + "/ask/" + escape(name) }
+
+// witnessKey returns the key by which passOver asks whether an etcd lease of the session stands.
+func witnessKey(record string) string { return record + "/witness" }
 
 func (k layout) journalsDir() string { return k.prefix + journals }
 

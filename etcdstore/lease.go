@@ -21,10 +21,12 @@ import (
 // never one further up or in the same line:
 //
 //  1. seatState.turn: a seat's turn, which is held through requests
-//  2. livenessSubs.mu
-//  3. the hub's lock (etcdwire.Hub.Lock), which guards each waiter too
-//  4. waiters.mu, newsbox.mu, livenessWatches.mu
-//  5. session.mu, seats.mu, batcher.mu, heartbeat.mu, journal.mu, owners.mu, journalLeases.mu
+//  2. livenessSubs.mu (the heartbeats that one waiter watches)
+//  3. the hub's lock (etcdwire.Hub.Lock: all watches), which guards each waiter too
+//  4. waiters.mu (the claims that are followed), newsbox.mu (what News is to read),
+//     livenessWatches.mu (the heartbeats that a store watches)
+//  5. session.mu, seats.mu, batcher.mu (operations that are queued), heartbeat.mu, journal.mu,
+//     owners.mu (what sessions' records say), journalLeases.mu (the leases of journal records)
 //  6. the other locks of etcdwire; that of Keepalives is held while a stream is opened
 //
 // Store.lineReads is a semaphore: whoever waits for it holds none of these.
@@ -87,16 +89,17 @@ func (s *Store) ttls(asked time.Duration) (ttl, base time.Duration, withHeartbea
 func newLease(s *Store, id int64) *lease {
 	se := &session{s: s, id: id, recordKey: s.sessionKey(id), stem: stemOf(id, 0), gone: make(chan struct{})}
 	ss := &seats{by: map[seatID]*seatState{}}
+	news := newNewsbox(se, ss)
 	l := &lease{session: se, seats: ss,
-		renewal: &renewal{session: se, seats: ss},
-		newsbox: newNewsbox(se, ss),
+		renewal: &renewal{session: se, seats: ss, haveRead: news.readSoon},
+		newsbox: news,
 		batch:   &batcher{w: s.wire, j: s.journal}}
 	se.onEnd = func() {
 		// First, so that News tells of the end: keepalives.Close waits while a stream is opened.
 		l.waiters.poke()
 		l.keepalives.Close()
 		for _, sub := range ss.subs() {
-			sub.Stop()
+			sub.Stop() // some are nil, which Stop allows
 		}
 		l.newsbox.close()
 	}

@@ -171,53 +171,99 @@ func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResp
 	return false, nil
 }
 
-// Lines implements [driver.Store].
+// Lines implements [driver.Store]. If the same was asked for a moment ago, it first asks whether
+// anything has changed since.
 func (s *Store) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
 	what := verb("lines", prefix)
-	kvs, rev, err := s.readLines(ctx, what, s.prefix+escape(prefix))
-	if err != nil {
-		return nil, err
-	}
-	byName := map[string][]*mvccpb.KeyValue{}
-	var all []*mvccpb.KeyValue
-	for _, kv := range kvs {
-		dir, _, inDir := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
-		name, ok := unescape(string(dir))
-		if !inDir || !ok {
-			continue // a key of no line
+	from := s.prefix + escape(prefix)
+	if last := s.lastList.of(prefix); last != nil {
+		answers, at, err := readRanges(ctx, s.wire, what, last.changes(s.lineRanges(from)))
+		if err != nil {
+			return nil, err
 		}
-		byName[name] = append(byName[name], kv)
-		all = append(all, kv)
+		if last.stands(answers, at) {
+			s.lastList.keep(prefix, &list{last.lines, at, last.counts})
+			return last.linesAt(at.rev), nil
+		}
 	}
-	owners, err := s.ownersOf(ctx, what, all, rev)
+	read, err := s.readLines(ctx, what, from)
 	if err != nil {
 		return nil, err
 	}
-	lines := make([]driver.Line, 0, len(byName))
-	for name, kvs := range byName {
-		lines = append(lines, s.lineOf(name, kvs, rev, owners))
+	if s.lastList.keep(prefix, read) {
+		return read.linesAt(read.at.rev), nil
 	}
-	slices.SortFunc(lines, func(a, b driver.Line) int { return cmp.Compare(a.Name, b.Name) })
-	return lines, nil
+	return read.lines, nil
 }
 
-// readLines reads all keys that begin with from, oldest first. It does not read keys of no line:
-// journals may be long.
-func (s *Store) readLines(ctx context.Context, what, from string) (kvs []*mvccpb.KeyValue, rev int64, err error) {
-	if from != s.prefix {
-		resp, err := s.wire.Get(ctx, what, oldestFirst(prefixRange(from)))
-		if err != nil {
-			return nil, 0, err
-		}
-		return resp.Kvs, resp.Header.Revision, nil
+// readLines reads the lines of all names whose keys begin with from.
+func (s *Store) readLines(ctx context.Context, what, from string) (*list, error) {
+	ranges := s.lineRanges(from)
+	for _, r := range ranges {
+		oldestFirst(r)
 	}
-	resp, _, err := s.wire.Txn(ctx, what, &pb.TxnRequest{Success: []*pb.RequestOp{
-		doRange(oldestFirst(keyRange(from, from+nonLine))),
-		doRange(oldestFirst(keyRange(from+nonLineEnd, etcdwire.PrefixEnd(from))))}})
+	answers, at, err := readRanges(ctx, s.wire, what, ranges)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	return append(kvsAt(resp, 0), kvsAt(resp, 1)...), resp.Header.Revision, nil
+	read := &list{at: at}
+	byName := map[string][]*mvccpb.KeyValue{}
+	var all []*mvccpb.KeyValue
+	for _, a := range answers {
+		read.counts = append(read.counts, int64(len(a.Kvs)))
+		for _, kv := range a.Kvs {
+			dir, _, inDir := bytes.Cut(kv.Key[len(s.prefix):], []byte("/"))
+			name, ok := unescape(string(dir))
+			if !inDir || !ok {
+				continue // a key of no line
+			}
+			byName[name] = append(byName[name], kv)
+			all = append(all, kv)
+		}
+	}
+	owners, err := s.ownersOf(ctx, what, all, at.rev)
+	if err != nil {
+		return nil, err
+	}
+	read.lines = make([]driver.Line, 0, len(byName))
+	for name, kvs := range byName {
+		read.lines = append(read.lines, s.lineOf(name, kvs, at.rev, owners))
+	}
+	slices.SortFunc(read.lines, func(a, b driver.Line) int { return cmp.Compare(a.Name, b.Name) })
+	return read, nil
+}
+
+// lineRanges returns the ranges of all keys of lines that begin with from. Keys of no line are in
+// none of them: journals may be long.
+func (l layout) lineRanges(from string) []*pb.RangeRequest {
+	if from != l.prefix {
+		return []*pb.RangeRequest{prefixRange(from)}
+	}
+	return []*pb.RangeRequest{keyRange(from, from+nonLine), keyRange(from+nonLineEnd, etcdwire.PrefixEnd(from))}
+}
+
+// readRanges reads ranges at one revision.
+func readRanges(ctx context.Context, w *etcdwire.Wire, what string, ranges []*pb.RangeRequest,
+) (answers []*pb.RangeResponse, at readAt, err error) {
+	if len(ranges) == 1 {
+		resp, err := w.Get(ctx, what, ranges[0])
+		if err != nil {
+			return nil, at, err
+		}
+		return []*pb.RangeResponse{resp}, atOf(resp.Header), nil
+	}
+	req := &pb.TxnRequest{}
+	for _, r := range ranges {
+		req.Success = append(req.Success, doRange(r))
+	}
+	resp, _, err := w.Txn(ctx, what, req)
+	if err != nil {
+		return nil, at, err
+	}
+	for _, r := range resp.Responses {
+		answers = append(answers, r.GetResponseRange())
+	}
+	return answers, atOf(resp.Header), nil
 }
 
 // owner is who made a lease, as its session's record says.
@@ -262,12 +308,10 @@ func (s *Store) ownersOf(ctx context.Context, what string, kvs []*mvccpb.KeyValu
 		}
 	}
 	s.owners.mu.Unlock()
-	for some := range slices.Chunk(miss, keysPerTxn) {
-		if err := s.readOwners(ctx, what, some, rev, out); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	_, err := s.wire.Limit.InChunks(len(miss), func(from, to int) (bool, error) {
+		return true, s.readOwners(ctx, what, miss[from:to], rev, out)
+	})
+	return out, err
 }
 
 func (s *Store) readOwners(ctx context.Context, what string, ids []string, rev int64, out map[string]owner) error {

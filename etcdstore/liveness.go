@@ -15,15 +15,18 @@ import (
 // livenessWatch watches the heartbeat of one session for all in this process who wait right behind
 // a claim of it, and ends the session when the heartbeat is silent.
 //
-// It takes no decision about leadership: it ends what is dead. The proof is this. Let N be the
-// newest revision of the heartbeat that was received here. Every heartbeat that the holder sent
-// after that receipt is written after N, and has a revision larger than N. A ttl after the receipt,
-// and a little more for the clocks, a Txn deletes the heartbeat if its revision is N. If the Txn
-// succeeds, no larger revision exists or ever will. So the holder counts no heartbeat that was sent
-// after the receipt, and its deadline, at most a ttl after the receipt, is over. This holds however
-// late etcd carries the Txn out, and however long this process slept before it. It needs both: that
-// the silence counts from after the receipt, and that the Txn compares N. Go's clock measures the
-// silence: in suspend it stands still, and the watch lasts longer.
+// It takes no decision about leadership: it ends what is dead. The proof is this.
+//
+//  1. Let N be the newest revision of the heartbeat that was received here. Each heartbeat that the
+//     holder sends after that receipt gets a revision larger than N.
+//  2. A ttl after the receipt, and a little more for the clocks, a Txn deletes the heartbeat if its
+//     revision is N. If the Txn succeeds, no larger revision exists or ever will.
+//  3. So the holder counts no heartbeat that was sent after the receipt. Its deadline, at most a
+//     ttl after the receipt, is over.
+//
+// This holds however late etcd carries the Txn out, and however long this process slept before it.
+// It needs both: that the silence counts from after the receipt, and that the Txn compares N. Go's
+// clock measures the silence: in suspend it stands still, and the watch lasts longer.
 //
 // A missing heartbeat alone proves nothing: whoever deleted it may not have waited. The watch takes
 // the deletion for one more change, and ends the session if the heartbeat is still missing one
@@ -65,8 +68,8 @@ const (
 	// allows a factor of 1.244. If each clock differs from true time by at most d, the factor is at
 	// most (1 + d) ÷ (1 − d), or 1.222.
 	silenceTTLs = 1.12
-	// deletedAtOnce is how many claims go in the Txn that ends the session. The others go with its
-	// lease.
+	// deletedAtOnce is how many claims go at most in the Txn that ends the session. The others go
+	// with its lease. A claim takes two operations, and all else three.
 	deletedAtOnce = 40
 )
 
@@ -183,7 +186,7 @@ func (v *livenessWatch) leaveLocked() {
 	}
 }
 
-// claims returns at most deletedAtOnce keys of claims that are waited for and still stand.
+// claims returns keys of claims that are waited for and still stand: as many as go in one Txn.
 func (v *livenessWatch) claims() (keys []string) {
 	v.all.mu.Lock()
 	defer v.all.mu.Unlock()
@@ -192,8 +195,9 @@ func (v *livenessWatch) claims() (keys []string) {
 
 func (v *livenessWatch) claimsLocked() (keys []string) {
 	seen := map[string]bool{}
+	most := min(deletedAtOnce, max(1, (v.s.wire.Limit.Ops()-3)/2))
 	for p := range v.subs {
-		if !seen[p.claim] && !v.deleted[p.claim] && len(keys) < deletedAtOnce {
+		if !seen[p.claim] && !v.deleted[p.claim] && len(keys) < most {
 			seen[p.claim] = true
 			keys = append(keys, p.claim)
 		}
@@ -294,6 +298,10 @@ func (v *livenessWatch) endSession(last int64) (mod int64, dead bool, err error)
 	// Not under the watch's context: those who wait may hear of the claim's end before this answer
 	// comes, and end the watch, and then nobody would revoke the leases.
 	resp, err := v.try(v.s.wire.Context(), req)
+	if etcdwire.TooMany(err) && len(claims) > 1 {
+		v.s.wire.Limit.Refused(len(req.Success))
+		return v.endSession(last) // with fewer claims: the silence is as long as before
+	}
 	if err != nil {
 		return 0, false, err
 	}

@@ -12,12 +12,14 @@ import (
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // TestAChangeOfLeaderMovesTheSession: a leader that was paused may revoke, as it wakes up, every
 // lease it knew. After a change of leader the next renewal has moved all claims to a lease that
 // it never knew; tokens and order stay.
 func TestAChangeOfLeaderMovesTheSession(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	c := plainClient(t, cluster.Endpoints()...)
@@ -94,6 +96,7 @@ func TestAChangeOfLeaderMovesTheSession(t *testing.T) {
 // what its last renewal promised. The plain keepalive beside it shows, in about one pause of
 // five, what happens otherwise.
 func TestALeaderThatWakesUpEndsNoTerm(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{})
 	const ttl = 3 * time.Second

@@ -50,25 +50,30 @@ type unwatchedClaim struct {
 	since time.Time
 }
 
-// News implements [driver.Lease]. Nothing relies on a push alone: from time to time it reads
-// though nothing was told. A round is one such read of the record and some keys. The more rounds
-// this call has made, the longer it pauses before the next check (PollAfter).
+// News implements [driver.Lease]. Nothing relies on a push alone: from time to time it reads though
+// nothing was told.
+//   - A check has some waiters ask etcd whether what they know is right (waiters.checkSome).
+//   - A recheck, which goes with a check if the last one is more than 4 s ago, has the record and
+//     some claims' keys read (recheckSome).
+//
+// The more rechecks this call has made, the longer it pauses before the next check (PollAfter).
 func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 	n.watchRecord()
 	n.readWhatWasTold()
-	for rounds := 0; ; {
+	for rechecks := 0; ; {
 		if n.over() {
 			return nil, n.goneErr("news")
 		}
 		if n.checkIfDue() {
-			rounds++
+			rechecks++
 		}
 		more := n.watchPlaces()
 		out, err := n.gather(ctx)
 		if len(out) > 0 {
+			n.clearGone(out)
 			return out, nil // also when err is not nil: what was read already is not told again
 		}
-		pause := n.untilCheck(rounds)
+		pause := n.untilCheck(rechecks)
 		switch {
 		case driver.IsFinal(err):
 			return nil, err
@@ -84,13 +89,16 @@ func (n *newsbox) News(ctx context.Context) ([]driver.News, error) {
 }
 
 // gather returns the news of all that was heard of. If there is news that needs no read, it returns
-// that and reads nothing. The next call reads in any case, or a busy lease would never read.
+// that and reads nothing. But the call after such a one reads in any case, or a busy lease would
+// never read.
 func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
 	out, doubtful := n.tellKnown()
-	if n.owesRead = len(out) > 0 && !n.owesRead; n.owesRead {
+	if len(out) > 0 && !n.owesRead {
+		n.owesRead = true
 		n.waiters.pushQuietly(doubtful...)
 		return out, nil
 	}
+	n.owesRead = false
 	out, err := n.askAbout(ctx, out, doubtful)
 	if err != nil {
 		return out, err
@@ -99,16 +107,16 @@ func (n *newsbox) gather(ctx context.Context) ([]driver.News, error) {
 	return append(out, more...), err
 }
 
-// untilCheck returns for how long News may wait until the next check, after so many rounds that
-// found nothing. The instant of the check stays the same across calls of News that return news: a
-// busy lease has some all the time.
-func (n *newsbox) untilCheck(rounds int) time.Duration {
+// untilCheck returns for how long News may wait until the next check, after so many rechecks that
+// found nothing. A call that returns news leaves the instant of the next check as it is: a busy
+// lease has news all the time, and would put its checks off for ever.
+func (n *newsbox) untilCheck(rechecks int) time.Duration {
 	now := time.Now()
 	if n.lastRecheck.IsZero() {
 		n.lastRecheck = now
 	}
 	if n.nextCheck.IsZero() {
-		n.nextCheck = now.Add(n.waiters.checkPause(etcdwire.PollAfter(rounds)))
+		n.nextCheck = now.Add(n.waiters.checkPause(etcdwire.PollAfter(rechecks)))
 	}
 	return n.nextCheck.Sub(now)
 }

@@ -19,29 +19,30 @@ import (
 // youngest exclusive claim before it: that one's end wakes all readers behind it, and nobody else.
 //
 // The slots of a semaphore come free in any order. Its first waiter watches all shared claims, and
-// hears of the end of each. Each other waiter watches the claim right before it, and hears of two
-// things: that this claim ends, and that it holds by now. A claim that comes to hold tells the
-// latter by a rewrite of its own key, if others are behind it (announce). If the rewrite fails,
-// those behind it have their timers.
+// hears of the end of each. Each other waiter watches the key of the claim right before it. The key
+// is deleted when that claim ends. It is rewritten when that claim comes to hold: then this waiter
+// is the first (announce). If the rewrite fails, those behind have their timers.
 //
 // So a release costs its delete and a read by the first waiter. If others wait, it also costs a
 // rewrite by the first waiter and two reads by the second, however long the line is.
 
 // standing is how a place stands in its line at one revision. What is set:
 //
-//	the place                        ahead            waitsFor          rightBefore
+//	the place                        ahead            waitsFor          justBefore
 //	exclusive, waits                 who is before    -                 -
 //	shared, waits for an exclusive   that claim       its key           that claim
 //	shared, the first for a slot     -                all shared ones   those before it
-//	shared, a later one for a slot   -                the one before    the one before
+//	shared, a later one for a slot*  -                the one before    the one before
 //	holds                            -                -                 -
+//
+// * Also one behind an exclusive claim, if as many shared ones stand between as there are slots.
 type standing struct {
 	rev          int64
 	stands       bool
 	held         bool
 	ahead        []predecessor // the youngest first, at most maxAhead of them
 	waitsFor     etcdwire.Span // the next event there may end the waiting
-	rightBefore  []string      // the claims whose sessions are watched: their end may end the waiting
+	justBefore   []string      // the claims whose sessions are watched: their end may end the waiting
 	othersBehind bool          // others stand behind it
 }
 
@@ -54,7 +55,7 @@ func readAhead(dir string) *pb.RequestOp {
 }
 
 // byAge returns what readAhead has read, the youngest first. It reports false where there may be
-// more.
+// more than it has read.
 func byAge(kvs []*mvccpb.KeyValue) ([]*mvccpb.KeyValue, bool) {
 	slices.SortFunc(kvs, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(b.CreateRevision, a.CreateRevision) })
 	return kvs, len(kvs) < maxAhead
@@ -100,9 +101,9 @@ func evaluate(dir string, slots int, first, shared []*mvccpb.KeyValue) (held boo
 	return false, etcdwire.Span{Key: string(shared[0].Key), Puts: true}
 }
 
-// rightBefore returns the claims whose end may end that wait of a shared one: their sessions are to
+// justBefore returns the claims whose end may end that wait of a shared one: their sessions are to
 // be watched.
-func rightBefore(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
+func justBefore(wait etcdwire.Span, shared []*mvccpb.KeyValue) (keys []string) {
 	switch {
 	case wait.End != "":
 		for _, kv := range shared {
@@ -156,7 +157,7 @@ func (se *session) standingIn(p driver.Place, resp *pb.TxnResponse, at int) stan
 	}
 	first := kvsAt(resp, at+1)
 	st.held, st.waitsFor = evaluate(se.s.lineDir(p.Name), p.Slots, first, shared)
-	st.rightBefore = rightBefore(st.waitsFor, shared)
+	st.justBefore = justBefore(st.waitsFor, shared)
 	if len(first) > 0 && string(first[0].Key) == st.waitsFor.Key && !st.waitsFor.Puts {
 		st.ahead = predecessors(first) // of the two that evaluate may name it waits for the exclusive one
 	}
@@ -189,7 +190,8 @@ func (n *newsbox) announce(p driver.Place, st standing) {
 	})
 }
 
-// maxLineReads is how many waiters of a store may read lines at the same time: to find the youngest
-// claims etcd sorts the whole line. After the stream was opened anew, thousands who wait in one
-// line would read it together, get no answer in time, ask again, and hold the line up.
+// maxLineReads is how many reads of waiters' lines, and of records by News, a store has under way
+// at the same time: to find the youngest claims of a line etcd sorts all of it. After the stream
+// was opened anew, thousands who wait in one line would read it together, get no answer in time,
+// ask again, and hold the line up.
 const maxLineReads = 8

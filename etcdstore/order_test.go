@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdwire"
+	"github.com/primacy-go/primacy/internal/servertest"
 
 	"testing/quick"
 )
@@ -142,6 +143,7 @@ func (c *crowd) leave(i int) {
 // each claim knows that it holds as soon as it does, by the signals maxAlone; and a release costs
 // a bounded number of looks, however many wait.
 func TestWhoWaitsHearsOfItsTurn(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	for seed := range uint64(400) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

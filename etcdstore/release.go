@@ -117,7 +117,9 @@ func (l *lease) retractInDoubt(ctx context.Context, seat *seatState, create int6
 		resp, out := l.s.journal.sendWithRecord(ctx, req, leaves)
 		err := l.s.wire.Explain(ctx, verb("release", seat.Name), out)
 		if isGone(err) {
-			return nil // not the journal record's lease: ours is gone, and every claim that stands or may come
+			// The session's lease has ended, and no claim of it stands or may come. (That of a
+			// journal record is no reason: sendWithRecord then sends the Txn without the record.)
+			return nil
 		}
 		if err != nil {
 			return err
@@ -141,16 +143,6 @@ func (l *lease) retractInDoubt(ctx context.Context, seat *seatState, create int6
 			create = own.CreateRevision
 		}
 	}
-}
-
-// clear forgets the claim, which does not stand and cannot come. The caller has the seat's turn.
-func (l *lease) clear(seat *seatState) {
-	l.seats.mu.Lock()
-	sub, token := seat.sub, seat.token
-	seat.claimFields = claimFields{}
-	l.seats.mu.Unlock()
-	sub.Stop()
-	l.newsbox.released(seat.seatID, token)
 }
 
 // Update implements [driver.Lease]. Each put compares the key's mod revision too: otherwise an

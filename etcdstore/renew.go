@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/internal/etcdwire"
 )
@@ -16,6 +18,7 @@ type renewal struct {
 	seats      *seats
 	keepalives etcdwire.Keepalives // one renewal of the etcd lease at a time
 	heartbeat  *heartbeat          // nil: the ttl is kept by the etcd lease alone
+	haveRead   func(...seatID)     // newsbox.readSoon
 }
 
 // Renew implements [driver.Lease]. It does not try again where an attempt fails: the caller counts
@@ -36,13 +39,16 @@ func (r *renewal) Renew(ctx context.Context) error {
 func (r *renewal) renewBase(ctx context.Context) error {
 	// For callers without a limit: half of the ttl leaves time for another attempt.
 	limit := min(r.base/2, etcdwire.CallLimit)
-	// Where the lease has ended, the member is not to blame.
-	innocent := func(err error) bool { return r.over() || errors.Is(err, errRecord) }
+	// Where the lease has ended, the member is not to blame, nor for what a move met with.
+	innocent := func(err error) bool {
+		return r.over() || errors.Is(err, errRecord) || errors.Is(err, errUnknown) || errors.As(err, new(moveError))
+	}
 	member, err := r.s.wire.AttemptAt(ctx, limit, r.renew, innocent)
 	if err == nil {
 		return nil
 	}
 	r.keepalives.Drop()
+	var moving moveError
 	switch {
 	case member == (etcdwire.MemberConn{}):
 		return fmt.Errorf("etcd: renew: %w", err)
@@ -50,6 +56,10 @@ func (r *renewal) renewBase(ctx context.Context) error {
 		return r.goneErr("renew") // another verb found out first, and ended the stream
 	case errors.Is(err, errRecord):
 		return r.lost("renew")
+	case errors.As(err, &moving) && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		return errors.New("etcd: renew: the claims were not all moved to another lease in time: the next call goes on")
+	case errors.As(err, &moving):
+		return moving.error
 	}
 	return etcdwire.Wrap(ctx, member.Host(), "renew", err)
 }
@@ -58,6 +68,12 @@ var (
 	errRecord  = errors.New("the session's record is gone")
 	errUnknown = errors.New("etcd's leader does not know the lease, but the session's record is there")
 )
+
+// moveError is why a move did not end. Its requests have left the members that failed them, which
+// need not be the one that the renewal began at: that one must not be blamed for them.
+type moveError struct{ error }
+
+func (e moveError) Unwrap() error { return e.error }
 
 // renew is a keepalive, and then a proof on the same connection that the leader which answered it
 // had a majority afterwards (see etcdwire.Wire.Prove). The proof reads the record too.
@@ -91,7 +107,7 @@ func (r *renewal) renew(ctx context.Context, member etcdwire.MemberConn) error {
 	case ka.TTL <= 0:
 		return errUnknown
 	case !att.claimsMoved:
-		return r.moveClaims(ctx)
+		return r.move(ctx, term)
 	}
 	return nil
 }
@@ -99,21 +115,27 @@ func (r *renewal) renew(ctx context.Context, member etcdwire.MemberConn) error {
 // move attaches the session to a lease granted in the present raft term. One call is under way at a
 // time: Renew's or, with a heartbeat, renewBaseSoon's.
 //
-// A lease is trusted only in the raft term that it was granted in. When etcd's leader is paused,
-// another one is elected, and the lease is renewed there. As the old leader wakes up, it still has
-// the old expiry. Before it learns that it was deposed, it may ask for the lease's revocation. That
-// request is passed on to the new leader and carried out, seconds before a verified renewal ends
-// (seen in 2 of 10 pauses with etcd 3.7.3). A leader can do so only to leases that it knew while it
-// led. So when the raft term has changed, everything moves to a lease granted in the new term
-// before a renewal counts. Keys keep their create revisions, and so the tokens and the order of the
-// line.
+// A lease is trusted only in the raft term that it was granted in. Otherwise this happens (seen in
+// 2 of 10 pauses with etcd 3.7.3):
+//
+//  1. etcd's leader is paused. Another one is elected, and the lease is renewed and verified there.
+//  2. The old leader wakes up with the old expiry, and asks for the lease's revocation before it
+//     learns that it was deposed.
+//  3. That request is passed on to the new leader and carried out, seconds before the renewal ends.
+//
+// A leader can do so only to leases that it knew while it led. So when the raft term has changed,
+// everything moves to a lease granted in the new term before a renewal counts. Keys keep their
+// create revisions, and so the tokens and the order of the line.
 func (r *renewal) move(ctx context.Context, term uint64) error {
 	if r.attachment().raftTerm != term {
 		if err := r.moveRecord(ctx); err != nil {
-			return err
+			return moveError{err}
 		}
 	}
-	return r.moveClaims(ctx)
+	if err := r.moveClaims(ctx); err != nil {
+		return moveError{err}
+	}
+	return nil
 }
 
 // moveRecord grants a lease and attaches the record to it. That changes the record's mod revision:
@@ -149,6 +171,8 @@ func (r *renewal) moveRecord(ctx context.Context) error {
 			return err
 		}
 		if txn.Succeeded {
+			// A claim may have noted a newer record meanwhile. Then this mod revision is an old
+			// one: the next Txn that compares it fails, and reads the newer.
 			r.mu.Lock()
 			r.attached = attachment{lease: resp.ID, raftTerm: resp.Header.RaftTerm, recordMod: txn.Header.Revision,
 				oldLeases: append(r.attached.oldLeases, r.attached.lease)}
@@ -156,21 +180,28 @@ func (r *renewal) moveRecord(ctx context.Context) error {
 			return nil
 		}
 		rec := kvAt(txn, 0)
-		if rec == nil || rec.CreateRevision != r.recordCreated || r.heartbeat != nil && kvAt(txn, 1) == nil {
+		if !r.made(rec) || r.heartbeat != nil && !r.made(kvAt(txn, 1)) {
 			return errRecord
 		}
 		r.noteRecord(rec.ModRevision, rec.Lease)
 	}
 }
 
-// moveClaims attaches every claim to the lease that the record has.
+// made reports whether the key that was read was made by Grant: the record, or the heartbeat.
+func (r *renewal) made(kv *mvccpb.KeyValue) bool {
+	return kv != nil && kv.CreateRevision == r.recordCreated
+}
+
+// moveClaims attaches every claim to the lease that the record has. Each claim that was moved is
+// noted: where a call has no time for all, the next one goes on with the others. Otherwise a
+// session with so many claims would never be renewed again.
 func (r *renewal) moveClaims(ctx context.Context) error {
 	for {
 		att := r.attachment()
 		if att.claimsMoved {
 			return nil
 		}
-		claims := r.seats.claimed()
+		claims := r.seats.notOn(att.lease)
 		done, err := r.s.wire.Limit.InChunks(len(claims), func(from, to int) (bool, error) {
 			return r.moveSomeClaims(ctx, att, claims[from:to])
 		})
@@ -181,7 +212,10 @@ func (r *renewal) moveClaims(ctx context.Context) error {
 			continue // the record has changed meanwhile
 		}
 		r.mu.Lock()
-		if r.attached.lease == att.lease { // otherwise a claim that entered has learnt of yet another lease
+		// With another lease a claim has read a record that was moved again (noteRecord): the next
+		// round moves to that one. With another mod revision alone all is done: a put under the old
+		// one fails, and one under the new one goes to this lease.
+		if r.attached.lease == att.lease {
 			r.attached.oldLeases, r.attached.claimsMoved = nil, true // requests (Ask) on the old leases end with those
 		}
 		r.mu.Unlock()
@@ -215,21 +249,60 @@ func (r *renewal) moveSomeClaims(ctx context.Context, att attachment, some []*se
 	}
 	if !resp.Succeeded {
 		rec := kvAt(resp, 0)
-		if rec == nil || rec.CreateRevision != r.recordCreated {
+		if !r.made(rec) {
 			return false, errRecord
 		}
 		r.noteRecord(rec.ModRevision, rec.Lease)
 		return false, nil
 	}
+	var missing []*seatState // claims that should stand and do not
 	r.seats.mu.Lock()
-	defer r.seats.mu.Unlock()
 	for i, seat := range some {
-		// A claim that should stand does not: it may have ended with the old lease, before this
-		// move. To renew the lease means to renew all its claims, so this renewal fails for good.
-		if !resp.Responses[i].GetResponseTxn().GetSucceeded() && tokens[i] != 0 && seat.token == tokens[i] &&
-			!seat.leaving && !seat.transferInDoubt {
-			return false, errRecord
+		switch {
+		case tokens[i] == 0 || seat.token != tokens[i]: // it is not known which claim the Txn met
+		case resp.Responses[i].GetResponseTxn().GetSucceeded():
+			seat.lease = att.lease
+		case !seat.leaving && !seat.transferInDoubt:
+			missing = append(missing, seat)
+		}
+	}
+	r.seats.mu.Unlock()
+	for _, seat := range missing {
+		if err := r.passOver(ctx, seat, tokens[slices.Index(some, seat)], att); err != nil {
+			return false, err
 		}
 	}
 	return true, nil
+}
+
+// passOver has News look for a claim that the move did not find, if somebody has removed that claim
+// alone: a transfer, or an operator. But it may have ended with the etcd lease that it was on,
+// before the move. To renew a session means to renew all its claims, so then the renewal fails for
+// good (errRecord). A lease that still stands has ended none of its claims. It is asked for by a
+// put, which etcd refuses if the lease has ended: that goes through the log, as the end does. The
+// key that is put goes with the old lease.
+func (r *renewal) passOver(ctx context.Context, seat *seatState, token uint64, att attachment) error {
+	r.seats.mu.Lock()
+	on := seat.lease
+	r.seats.mu.Unlock()
+	if on == 0 {
+		return errRecord
+	}
+	resp, _, err := r.s.wire.Txn(ctx, "renew", &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(r.recordKey, r.recordCreated)},
+		Success: []*pb.RequestOp{doPut(witnessKey(r.recordKey), nil, on)},
+	})
+	switch {
+	case isGone(err), err == nil && !resp.Succeeded:
+		return errRecord
+	case err != nil:
+		return err
+	}
+	r.seats.mu.Lock()
+	if seat.token == token {
+		seat.lease = att.lease // so the next move does not ask for a lease that has ended since
+	}
+	r.seats.mu.Unlock()
+	r.haveRead(seat.seatID)
+	return nil
 }

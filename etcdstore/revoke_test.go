@@ -236,3 +236,22 @@ func TestRevokeEndsNothingElse(t *testing.T) {
 		t.Errorf("holder of y = %+v, want %+v", h, p)
 	}
 }
+
+// TestSimulatedRemoveClaim: it removes the claim of that token alone. No claim has the token 0,
+// which stands for "not known" elsewhere.
+func TestSimulatedRemoveClaim(t *testing.T) {
+	inCluster(t, 1, 0, func(t *testing.T, c *etcdsim.Cluster) {
+		s := simStore(t, c, 0)
+		defer s.Close()
+		first, second := claim(t, grant(t, s, "a", time.Minute), "x"), claim(t, grant(t, s, "b", time.Minute), "x")
+		if err := s.RemoveClaim(soon(t), "x", 0); err != nil || len(c.Keys("primacy/x/")) != 2 {
+			t.Errorf("seed 1: RemoveClaim(0) = %v, and %d claims stand, want both", err, len(c.Keys("primacy/x/")))
+		}
+		if err := s.RemoveClaim(soon(t), "x", first.Token); err != nil {
+			t.Fatal(err)
+		}
+		if kvs := c.Keys("primacy/x/"); len(kvs) != 1 || uint64(kvs[0].CreateRevision) != second.Token {
+			t.Errorf("seed 1: %v stand, want token %d alone", kvs, second.Token)
+		}
+	})
+}

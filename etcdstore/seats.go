@@ -18,11 +18,11 @@ type seatID = storeutil.Seat
 
 // seatState is what a lease knows of its claim on one seat. A seat has one claim at most: claims,
 // releases and transfers go one after another, and each takes the turn. seatID and turn never
-// change. seats.mu guards all other fields. Only begin changes slots and key, and its caller has
-// the turn: whoever has the turn may read them without seats.mu.
+// change. seats.mu guards all other fields. slots and key are changed by begin alone, whose caller
+// has the turn: so whoever has the turn may read these two without seats.mu.
 type seatState struct {
 	seatID
-	turn  chan struct{}      // a mutex that a context can interrupt
+	turn  chan struct{}      // a mutex that a context can interrupt: who holds it has put a value in
 	refs  int                // calls of open without their drop; with none, and no claim, it is forgotten
 	slots int                // of the claim, or of the last one
 	key   string             // of the claim, or of the last one
@@ -35,12 +35,13 @@ type claimFields struct {
 	id              string        // the claim that stands or may stand; "" none
 	token           uint64        // its create revision; 0 not known
 	mod             int64         // its mod revision as last known
+	lease           int64         // the etcd lease that its key was on when this was noted last; 0: not known
 	doubt           bool          // a put of it may still be under way to some member
 	leaving         bool          // it is being given up: its end is no news
 	transferInDoubt bool          // a Transfer of it may still be under way to some member
-	announced       bool          // those behind it can know that it holds (see announce)
+	announced       bool          // those behind it know that it holds, or see so as they enter (newsbox.announce)
 	lastRequest     int64         // mod revision of the newest request that News has told
-	sub             *etcdwire.Sub // by which News watches the key
+	sub             *etcdwire.Sub // News's subscription to a watch of the key; nil: none
 
 	ahead    []*mvccpb.KeyValue // what its own entry found before it; keys only
 	aheadRev int64              // the revision of that answer; 0: none is known, and the line must be read
@@ -74,12 +75,13 @@ func (ss *seats) drop(seat *seatState) {
 	}
 }
 
-// claimed returns the states of the seats with a claim that stands or may stand.
-func (ss *seats) claimed() (all []*seatState) {
+// notOn returns the states of the seats whose claim stands or may stand, and is not known to be on
+// that etcd lease.
+func (ss *seats) notOn(lease int64) (all []*seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, seat := range ss.by {
-		if seat.id != "" {
+		if seat.id != "" && seat.lease != lease {
 			all = append(all, seat)
 		}
 	}
@@ -208,7 +210,7 @@ func (ss *seats) exchangeable(from, to *seatState, p driver.Place) (token int64,
 }
 
 // beginTransfer notes that the claim is about to leave: its end is no news. It returns whether it
-// was leaving before, for transferFailed.
+// was leaving before, for transferFailed: a Release waits for the turn, or News has told its end.
 func (ss *seats) beginTransfer(seat *seatState) (was bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -235,7 +237,8 @@ func (ss *seats) markGivenUp(seat *seatState, p driver.Place) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	ours := seat.hasLocked(p)
-	if ours || p.Token == 0 {
+	// Not where the seat has the claim of that ID under another token: that one is not given up.
+	if ours || p.Token == 0 || seat.id != p.ID {
 		ss.spent.Add(p.ID)
 	}
 	if ours {

@@ -95,7 +95,7 @@ type attachment struct {
 	lease       int64   // the etcd lease that the record and the claims are attached to
 	raftTerm    uint64  // the raft term it was granted in, or an older one
 	recordMod   int64   // the record's mod revision: a claim enters only if it is this one (see retract)
-	oldLeases   []int64 // what Close revokes beside lease: some keys may be on them. It may have lease too
+	oldLeases   []int64 // left by moves, or granted for one: keys may be on them, so Close revokes them
 	claimsMoved bool    // no claim is on another lease than lease
 }
 

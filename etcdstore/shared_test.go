@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
@@ -326,6 +329,58 @@ func TestSimulatedTryWhoseAnswerIsLost(t *testing.T) {
 				len(c.Keys("primacy/"+try.Name+"/")) != 6 {
 				t.Errorf("seed 1: Claim again = %+v, %v, want the slot that it has", p, err)
 			}
+		}
+	})
+}
+
+// TestSimulatedTryForASlotWhoseClaimIsRemoved: a try of unknown outcome has entered and is
+// repeated. Its claim is removed by hand before the repeated write arrives, and those who waited
+// behind it have all slots by then. The try must not hold beside them.
+func TestSimulatedTryForASlotWhoseClaimIsRemoved(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, g := gatedAt(t, c, 0, 0)
+		far, _ := gatedAt(t, c, 1, 1)
+		l, other := granted(t, s, "a", time.Minute), granted(t, far, "b", time.Minute)
+		try := driver.Claim{Name: "x", Slots: 2, ID: "t", Try: true}
+		key := l.keyOf(driver.Place{Name: "x", Slots: 2})
+		ctx, giveUp := context.WithCancel(ending(t, 20*time.Second))
+		defer giveUp()
+		g.set(func() {
+			g.after = func(req any) {
+				if puts(req, key) {
+					giveUp()
+				}
+			}
+			g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+				if err := do(ctx); err != nil || !puts(req, key) {
+					return err
+				}
+				return status.Error(codes.Unavailable, "the answer is lost")
+			}
+		})
+		if _, err := l.Claim(ctx, try); err == nil || driver.IsFinal(err) {
+			t.Fatalf("seed 1: Claim = %v, want an unknown outcome", err)
+		}
+		ours := only(t, c, key)
+		entered(t, other, "x", "1", 2)
+		entered(t, other, "x", "2", 2)
+		removed := false
+		g.set(func() {
+			g.after, g.instead = nil, nil
+			g.before = func(req any) {
+				if !removed && puts(req, key) {
+					removed = true
+					if err := c.Delete(ending(t, 10*time.Second), key, ours.CreateRevision); err != nil {
+						t.Errorf("seed 1: Delete: %v", err)
+					}
+				}
+			}
+		})
+		if p, err := l.Claim(ending(t, 20*time.Second), try); !errors.Is(err, driver.ErrTaken) || !removed {
+			t.Errorf("seed 1: Claim = %+v, %v beside two who hold two slots, want ErrTaken", p, err)
+		}
+		if n := len(c.Keys("primacy/x/")); n != 2 {
+			t.Errorf("seed 1: %d claims stand, want the two that hold", n)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // TestEveryCallEndsWithItsContext: packets vanish and connections stay open; no call may outlive
@@ -137,6 +138,7 @@ func TestOpenObeysItsContext(t *testing.T) {
 // TestCompactionHurtsNobody: watches idle while the store's history is compacted and the
 // connection is lost. Etcd's own waiters fail there, or leave a ghost.
 func TestCompactionHurtsNobody(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	proxy := etcdtest.NewProxy(t, srv.Addr())
@@ -236,6 +238,7 @@ func TestADeletedKeyIsNewsAtOnce(t *testing.T) {
 // TestManyWaitsAreTakenOver: a lease with many claims ends, and whoever stood second in each line
 // holds it soon after.
 func TestManyWaitsAreTakenOver(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := etcdtest.Start(t, etcdtest.Options{})
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.Addr()}, Logger: zap.NewNop()})

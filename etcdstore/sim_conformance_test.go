@@ -14,6 +14,7 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // simStore returns a store on a cluster in memory. It speaks to it as the client of that number,
@@ -51,6 +52,7 @@ func simStoreOn(t testing.TB, cl *clientv3.Client) *etcdstore.Store {
 
 // TestConformanceOfHeartbeats: a session with a heartbeat keeps every clause that another keeps.
 func TestConformanceOfHeartbeats(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	for _, clause := range drivertest.Clauses() {
 		t.Run(clause.Name, func(t *testing.T) {

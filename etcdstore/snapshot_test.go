@@ -8,12 +8,14 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // A member that fell behind and caught up by a snapshot shows the new state under the raft term
 // of the last log entry it applied itself. Taken at its word, a session there would go on under a
 // lease of an earlier term, which the leader of that term may revoke.
 func TestAMemberThatCaughtUpBySnapshot(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	cluster := etcdtest.StartCluster(t, 3, etcdtest.Options{Args: []string{"--snapshot-count=10",
 		"--snapshot-catchup-entries=10"}})

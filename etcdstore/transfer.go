@@ -9,6 +9,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdwire"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
 
@@ -61,17 +62,33 @@ func (l *lease) transfer(ctx context.Context, what string, seat *seatState, p dr
 		if err != nil || between == nil { // nil and no error: an earlier attempt has done it
 			return err
 		}
-		if err := l.thin(ctx, what, p, between); err != nil {
+		n := l.removedAtOnce()
+		txn, err := l.thinAndHandOver(ctx, what, seat, p, between, n)
+		switch {
+		case etcdwire.TooMany(err) && n > 1:
+			l.s.wire.Limit.Refused(n + handOverOps)
+		case err != nil:
 			return err
-		}
-		txn, err := l.handOver(ctx, what, seat, p, between[max(0, len(between)-keysPerTxn):])
-		if err != nil {
-			return err
-		}
-		if txn.Succeeded {
+		case txn != nil && txn.Succeeded:
 			return nil
 		}
 	}
+}
+
+// handOverOps is how many operations a Txn of handOver has at most besides removals, and how many
+// compares each removal within it has.
+const handOverOps = 5
+
+// removedAtOnce returns how many claims thin removes in a Txn, and how many handOver is given.
+func (l *lease) removedAtOnce() int { return min(keysPerTxn, max(1, l.s.wire.Limit.Ops()-handOverOps)) }
+
+func (l *lease) thinAndHandOver(ctx context.Context, what string, seat *seatState, p driver.Place,
+	between []*mvccpb.KeyValue, n int,
+) (*pb.TxnResponse, error) {
+	if err := l.thin(ctx, what, p, between, n); err != nil {
+		return nil, err
+	}
+	return l.handOver(ctx, what, seat, p, between[max(0, len(between)-n):])
 }
 
 func (l *lease) readUpTo(ctx context.Context, what, name string, last uint64) (*pb.RangeResponse, error) {
@@ -107,12 +124,12 @@ func (l *lease) between(what string, seat *seatState, p driver.Place, successor 
 	return line[1:], nil
 }
 
-// thin removes the first claims of line until the rest fits into one Txn, each step only while p
-// and the successor's claim stand.
-func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*mvccpb.KeyValue) error {
+// thin removes the first claims of line until most are left, and at most so many in each step. Each
+// step is taken only while p and the successor's claim stand.
+func (l *lease) thin(ctx context.Context, what string, p driver.Place, line []*mvccpb.KeyValue, most int) error {
 	successor := line[len(line)-1]
-	for len(line) > keysPerTxn {
-		n := min(keysPerTxn, len(line)-keysPerTxn)
+	for len(line) > most {
+		n := min(most, len(line)-most)
 		_, _, err := l.s.wire.Txn(ctx, what, &pb.TxnRequest{
 			Compare: []*pb.Compare{ifCreate(l.keyOf(p), int64(p.Token)), ifCreate(string(successor.Key),
 				successor.CreateRevision)},

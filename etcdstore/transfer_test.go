@@ -81,8 +81,8 @@ func handed(l *lease) driver.Place {
 }
 
 // TestSimulatedTransferWhoseAnswerIsLost: the transfer is done and its caller does not hear so.
-// The session moves to another lease meanwhile, which must not be taken for the loss of a claim.
-// Told again, it is done.
+// The session moves to another lease meanwhile, and the old one ends before the claims are moved.
+// That must not be taken for the loss of a claim. Told again, it is done.
 func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 	for _, moves := range []bool{false, true} {
 		t.Run(fmt.Sprint(moves), func(t *testing.T) {
@@ -117,9 +117,26 @@ func TestSimulatedTransferWhoseAnswerIsLost(t *testing.T) {
 				}
 				if moves {
 					changeLeader(c)
+					old, ended := l.attachment().lease, false
+					g.set(func() {
+						g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+							txn, ok := req.(*pb.TxnRequest)
+							if ok && len(txn.Success) == 1 && txn.Success[0].GetRequestTxn() != nil && !ended {
+								ended = true
+								if err := c.Revoke(ctx, old); err != nil {
+									t.Error(err)
+								}
+							}
+							return do(ctx)
+						}
+					})
 					if err := renewedOnce(t, l); err != nil {
 						t.Fatalf("seed 1: Renew = %v, want the session to live on", err)
 					}
+					if !ended || l.attachment().lease == old {
+						t.Fatal("seed 1: no claim was moved, so this test shows nothing")
+					}
+					g.set(func() { g.instead = nil })
 				}
 				if err := l.Transfer(ending(t, 10*time.Second), p, successor.Token); err != nil {
 					t.Errorf("seed 1: Transfer again = %v, want nil", err)

@@ -34,14 +34,14 @@ import (
 // and reads it.
 const maxAhead = 16
 
-// outcome is what has become of a waiter's claim.
-type outcome int8
+// fate is what has become of a waiter's claim.
+type fate int8
 
 const (
-	waits     outcome = iota
-	holds             // it was the first of the line after it had entered; News has not told it
-	holdsTold         // News has told it: only its end is news
-	ended             // it was removed
+	waits     fate = iota
+	holds          // it was the first of the line after it had entered; News has not told it
+	holdsTold      // News has told it: only its end is news
+	ended          // it was removed
 )
 
 type predecessor struct {
@@ -70,21 +70,21 @@ type waiter struct {
 	queued bool         // News is to look at it, and has not yet; guarded by waiters.mu
 
 	// What follows is guarded by the hub's lock, under which the hub calls the exported methods.
-	in      []*etcdwire.Watch // where it hears of its line
+	watches []*etcdwire.Watch // by which it hears of its line
 	dropped bool              // it is followed no more, and must not listen to anything again
-	outcome outcome           // of its claim, as far as was heard
+	fate    fate              // of its claim, as far as was heard
 
-	asOf        int64           // the revision of what follows; 0: nothing is known
-	ahead       []predecessor   // who stood before it, the youngest first, without those that went since
-	aheadIsAll  bool            // ahead has all of them
-	wholeLine   bool            // the farthest of ahead has gone: it listens to the whole line
-	spans       []etcdwire.Span // of a shared claim: any event there may be what it waits for
-	rightBefore []string        // of a shared claim: see standing
+	asOf       int64           // the revision of what follows; 0: nothing is known
+	ahead      []predecessor   // who stood before it, the youngest first, without those that went since
+	aheadIsAll bool            // ahead has all of them
+	wholeLine  bool            // the farthest of ahead has gone: it listens to the whole line
+	spans      []etcdwire.Span // of a shared claim: any event there may be what it waits for
+	justBefore []string        // of a shared claim: see standing
 
-	unsure  bool // it may have missed something: its line must be read
-	recheck bool // it has heard nothing for long: what it knows is to be checked
-	doubts  int  // how often makeUnsure was called
-	asked   int  // doubts at the last call of ask: a read that follows ask answers these, and no later ones
+	unsure      bool // it may have missed something: its line must be read
+	recheck     bool // it has heard nothing for long: what it knows is to be checked
+	unsureCalls int  // how often makeUnsure was called
+	answered    int  // unsureCalls at the last call of ask: a read after ask answers these, and no later ones
 
 	lastBefore  int64 // the create revision of ahead[0] at the last call of predecessorChangedLocked
 	beforeBeats bool  // the session of that one has a heartbeat: it is watched
@@ -124,9 +124,9 @@ func (wt *waiter) startListening() {
 // drop ends all listening, for good. It may be called more than once.
 func (wt *waiter) drop() {
 	wt.hub().Lock()
-	in := wt.in
-	wt.in, wt.dropped = nil, true
-	for _, w := range in {
+	watches := wt.watches
+	wt.watches, wt.dropped = nil, true
+	for _, w := range watches {
 		wt.hub().Leave(wt, w)
 	}
 	wt.hub().Unlock()
@@ -144,7 +144,7 @@ func (wt *waiter) noteLook(st standing) {
 	wt.wholeLine = false
 	wt.ahead, wt.aheadIsAll, wt.spans = st.ahead, len(st.ahead) < maxAhead, nil
 	if wt.slots != 0 {
-		wt.spans, wt.rightBefore = []etcdwire.Span{{Key: wt.key}, st.waitsFor}, st.rightBefore
+		wt.spans, wt.justBefore = []etcdwire.Span{{Key: wt.key}, st.waitsFor}, st.justBefore
 	}
 	wt.listenLocked()
 	wt.MessageEnd()
@@ -153,7 +153,7 @@ func (wt *waiter) noteLook(st standing) {
 // lookedLocked notes that the line was read at rev. If makeUnsure was called after the last ask,
 // its cause may be later than the read: the waiter stays unsure.
 func (wt *waiter) lookedLocked(rev int64) {
-	wt.asOf, wt.unsure, wt.recheck = rev, wt.doubts != wt.asked, false
+	wt.asOf, wt.unsure, wt.recheck = rev, wt.unsureCalls != wt.answered, false
 }
 
 // keepListening goes on listening to the line for the end of a claim that is about to be told as
@@ -162,10 +162,11 @@ func (wt *waiter) lookedLocked(rev int64) {
 func (wt *waiter) keepListening() bool {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
-	if wt.dropped || wt.outcome != holds || wt.unsure || len(wt.in) != 1 || wt.hub().Source(wt.in[0]).Since == 0 {
+	if wt.dropped || wt.fate != holds || wt.unsure || len(wt.watches) != 1 ||
+		wt.hub().Source(wt.watches[0]).Since == 0 {
 		return false
 	}
-	wt.outcome, wt.ahead, wt.aheadIsAll = holdsTold, nil, true
+	wt.fate, wt.ahead, wt.aheadIsAll = holdsTold, nil, true
 	return true
 }
 
@@ -173,7 +174,7 @@ func (wt *waiter) keepListening() bool {
 func (wt *waiter) isHoldTold() bool {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
-	return wt.outcome == holdsTold
+	return wt.fate == holdsTold
 }
 
 // makeUnsure has News read the waiter's line.
@@ -184,7 +185,7 @@ func (wt *waiter) makeUnsure() {
 		return
 	}
 	wt.unsure = true
-	wt.doubts++
+	wt.unsureCalls++
 	wt.all.push(wt)
 }
 
@@ -201,17 +202,17 @@ func (wt *waiter) check() {
 // ask returns what has become of the claim, and whether a read is needed to know it. The caller
 // makes that read after ask, and gives its answer to noteLook or noteStillBlocked before it asks
 // again.
-func (wt *waiter) ask() (o outcome, unsure bool) {
+func (wt *waiter) ask() (f fate, unsure bool) {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
-	wt.asked = wt.doubts
-	return wt.outcome, (wt.unsure || wt.recheck) && !wt.dropped
+	wt.answered = wt.unsureCalls
+	return wt.fate, (wt.unsure || wt.recheck) && !wt.dropped
 }
 
 func (wt *waiter) hasEnded() bool {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
-	return wt.outcome == ended
+	return wt.fate == ended
 }
 
 // claimsRightBefore returns the claims whose sessions are to be watched, as far as is known.
@@ -220,7 +221,7 @@ func (wt *waiter) claimsRightBefore() []string {
 	defer wt.hub().Unlock()
 	switch {
 	case wt.slots != 0:
-		return wt.rightBefore
+		return wt.justBefore
 	case len(wt.ahead) > 0:
 		return []string{wt.ahead[0].key}
 	}
@@ -240,7 +241,7 @@ func (wt *waiter) blocker() (p predecessor) {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
 	switch {
-	case wt.outcome != waits || len(wt.ahead) == 0:
+	case wt.fate != waits || len(wt.ahead) == 0:
 	case wt.isFarLocked():
 		p = wt.ahead[len(wt.ahead)-1]
 	case !wt.unsure:
@@ -252,13 +253,14 @@ func (wt *waiter) blocker() (p predecessor) {
 // isFarLocked reports whether the waiter knows only the youngest claims before it, and waits for
 // the farthest of those to go.
 func (wt *waiter) isFarLocked() bool {
-	return wt.outcome == waits && wt.slots == 0 && !wt.aheadIsAll && !wt.wholeLine && len(wt.ahead) > 0
+	return wt.fate == waits && wt.slots == 0 && !wt.aheadIsAll && !wt.wholeLine && len(wt.ahead) > 0
 }
 
-// noteStillBlocked notes that the claim and its blocker stood at rev. In a short line that tells
-// the waiter nothing: the blocker is the claim right before, and others may have gone unheard. In a
-// long line the blocker is the farthest claim known. While it stands the claim waits, and once it
-// has gone the waiter reads the line, whatever it has missed of the others.
+// noteStillBlocked notes that the claim and its blocker stood at rev. In a long line (isFarLocked)
+// the blocker is the farthest claim known, and then the waiter is not unsure any more: it waits
+// while that one stands, and reads the line once it has gone, whatever it has missed of the others.
+// In a short line the blocker is the claim right before. Others may have gone unheard, so what the
+// waiter knows does not become newer.
 func (wt *waiter) noteStillBlocked(rev int64) {
 	wt.hub().Lock()
 	defer wt.hub().Unlock()
@@ -272,8 +274,8 @@ func (wt *waiter) noteStillBlocked(rev int64) {
 
 // listenLocked has the waiter listen to the spans that matter to it now, and to no others.
 func (wt *waiter) listenLocked() {
-	was := wt.in
-	wt.in = make([]*etcdwire.Watch, 0, 2)
+	was := wt.watches
+	wt.watches = make([]*etcdwire.Watch, 0, 2)
 	switch {
 	case wt.slots != 0:
 		for _, sp := range wt.spans {
@@ -287,20 +289,27 @@ func (wt *waiter) listenLocked() {
 		wt.joinLocked(etcdwire.Span{Key: wt.key})
 		wt.joinLocked(etcdwire.Span{Key: wt.ahead[len(wt.ahead)-1].key})
 	}
+	for _, w := range wt.watches {
+		// etcd has refused it before this waiter came: Refused will not be called. Once is enough:
+		// to be unsure after each read would read without end.
+		wt.unsure = wt.unsure || w.IsRefused() && !slices.Contains(was, w)
+	}
 	for _, w := range was { // only now: a watch that is still needed must not end in between
 		wt.hub().Leave(wt, w)
 	}
 }
 
-func (wt *waiter) joinLocked(sp etcdwire.Span) { wt.in = append(wt.in, wt.hub().Join(wt, sp)) }
+func (wt *waiter) joinLocked(sp etcdwire.Span) {
+	wt.watches = append(wt.watches, wt.hub().Join(wt, sp))
+}
 
-// Begun tells the waiter what w has told after the revision at which the waiter knows its line. The
-// waiter is unsure if w does not know all of that, or if wholeLine is set: until it joined w, the
-// waiter heard of two keys only. Its caller calls MessageEnd.
+// Begun tells the waiter what w has told after asOf, the revision at which the waiter knows its
+// line. It becomes unsure if w has begun after asOf, and also with wholeLine: then the waiter has
+// heard of two keys alone until now. The caller calls MessageEnd after it.
 func (wt *waiter) Begun(w *etcdwire.Watch) {
 	src := wt.hub().Source(w)
 	switch {
-	case src.Since == 0: // it does not stand yet: Begun or Refused is called later
+	case src.Since == 0: // it does not stand: Begun or Refused is called later, or it was refused (listenLocked)
 	case wt.asOf < src.Since || wt.wholeLine:
 		wt.unsure = true
 	default:
@@ -318,7 +327,7 @@ func (wt *waiter) Refused() { wt.unsure = true }
 func (wt *waiter) Deleted(key string, rev int64) {
 	if key == wt.key {
 		if rev > wt.token {
-			wt.outcome = ended
+			wt.fate = ended
 		}
 		return
 	}
@@ -347,15 +356,15 @@ func (wt *waiter) Put(kv *mvccpb.KeyValue) {
 // MessageEnd draws the conclusion once all that one message holds has been noted. It may join the
 // watch of the whole line, which makes the waiter unsure (Begun): then it is queued for a read.
 func (wt *waiter) MessageEnd() {
-	if wt.outcome == waits && wt.slots == 0 && !wt.unsure {
+	if wt.fate == waits && wt.slots == 0 && !wt.unsure {
 		switch {
-		case wt.wholeLine && len(wt.in) > 1: // it still listens as in a long line: to its own key and the farthest
+		case wt.wholeLine && len(wt.watches) > 1: // it still listens as in a long line: to its own key and the farthest
 			wt.listenLocked()
 		case wt.aheadIsAll && len(wt.ahead) == 0:
-			wt.outcome = holds
+			wt.fate = holds
 		}
 	}
-	if moved := wt.predecessorChangedLocked(); moved || wt.outcome == holds || wt.outcome == ended || wt.unsure {
+	if moved := wt.predecessorChangedLocked(); moved || wt.fate == holds || wt.fate == ended || wt.unsure {
 		wt.all.push(wt)
 	}
 }

@@ -3,8 +3,6 @@ package etcdstore_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,27 +53,14 @@ func theirTurns(b *testing.B, endpoint string, name string) turnTaker {
 }
 
 // received returns how many messages etcd has been sent, and how many watch events it has sent.
-func received(b *testing.B, endpoint string) (messages, events float64) {
+func received(b *testing.B, srv *etcdtest.Server) (messages, events float64) {
 	b.Helper()
-	resp, err := http.Get(endpoint + "/metrics")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		i := strings.LastIndexByte(line, ' ')
-		v, err := strconv.ParseFloat(strings.TrimSpace(line[i+1:]), 64)
+	for _, m := range srv.Metrics(b) {
 		switch {
-		case err != nil:
-		case strings.HasPrefix(line, "grpc_server_msg_received_total") && strings.Contains(line,
-			`grpc_service="etcdserverpb.`):
-			messages += v
-		case strings.HasPrefix(line, "etcd_debugging_mvcc_events_total"):
-			events = v
+		case m.Name == "grpc_server_msg_received_total" && strings.HasPrefix(m.Label("grpc_service"), "etcdserverpb."):
+			messages += m.Value
+		case m.Name == "etcd_debugging_mvcc_events_total":
+			events = m.Value
 		}
 	}
 	return messages, events
@@ -97,7 +82,7 @@ func BenchmarkHandOver(b *testing.B) {
 				for i := range takers {
 					takers[i] = side.make(b, srv.Endpoint(), name)
 				}
-				messages, events := received(b, srv.Endpoint())
+				messages, events := received(b, srv)
 				var left atomic.Int64
 				left.Store(int64(b.N))
 				var inside atomic.Int64
@@ -123,7 +108,7 @@ func BenchmarkHandOver(b *testing.B) {
 				}
 				all.Wait()
 				b.StopTimer()
-				m, e := received(b, srv.Endpoint())
+				m, e := received(b, srv)
 				b.ReportMetric((m-messages)/float64(b.N), "requests/op")
 				b.ReportMetric((e-events)/float64(b.N), "events/op")
 			})

@@ -33,7 +33,7 @@ func TestSimulatedWatchLostBesideTheWideOne(t *testing.T) {
 	for range 4 { // few are left: it is to be given up
 		h.Reap()
 	}
-	w := wt.in[0]
+	w := wt.watches[0]
 	h.Pending()
 	h.Above = 1
 	h.Lock()
@@ -65,7 +65,7 @@ func TestSimulatedDoubtDuringALook(t *testing.T) {
 	wt := awaitOn(l, "a")
 	wt.startListening()
 	h.Lock()
-	h.Lost(wt.in[0], true)
+	h.Lost(wt.watches[0], true)
 	h.Unlock()
 	if _, unsure := wt.ask(); !unsure {
 		t.Error("its watch was refused, and it does not look")
@@ -87,9 +87,9 @@ func TestSimulatedEndAfterTheTurn(t *testing.T) {
 	wt := awaitOn(l, "a")
 	wt.startListening()
 	h.Lock()
-	h.Stood(wt.in[0], 100)
-	h.Deliver(wt.in[0], goneAt(101, "primacy/x/a"))
-	h.Deliver(wt.in[0], goneAt(102, wt.key))
+	h.Stood(wt.watches[0], 100)
+	h.Deliver(wt.watches[0], goneAt(101, "primacy/x/a"))
+	h.Deliver(wt.watches[0], goneAt(102, wt.key))
 	h.Unlock()
 	if f, _ := wt.ask(); f != ended {
 		t.Errorf("outcome %d, want it ended", f)
@@ -114,9 +114,9 @@ func TestSimulatedNeighbourIsTold(t *testing.T) {
 		wt := awaitOn(l, c.before, c.next)
 		wt.startListening()
 		h.Lock()
-		h.Stood(wt.in[0], 100)
+		h.Stood(wt.watches[0], 100)
 		wt.queued, l.waiters.queue = false, nil
-		h.Deliver(wt.in[0], goneAt(101, "primacy/x/"+c.before))
+		h.Deliver(wt.watches[0], goneAt(101, "primacy/x/"+c.before))
 		h.Unlock()
 		if wt.queued != c.told {
 			t.Errorf("%+v: told %v", c, wt.queued)
@@ -136,5 +136,26 @@ func TestSimulatedFollowedAndLeaving(t *testing.T) {
 		if out := l.tellLast(nil, wt, driver.News{Held: true}); len(out) > 0 == leaving {
 			t.Errorf("leaving %v: news %+v", leaving, out)
 		}
+	}
+}
+
+// TestSimulatedJoinsARefusedWatch: etcd has refused a watch, and another claim comes that needs it.
+// It must read its line once, for nobody will tell it more; once only, or it would read without
+// end.
+func TestSimulatedJoinsARefusedWatch(t *testing.T) {
+	h, l := fakeHub()
+	first, second := awaitOn(l, "a"), awaitOn(l, "b", "a")
+	second.seat, second.key = seatID{Name: "x", Seat: "2"}, "primacy/x/own.2"
+	first.startListening()
+	h.Lock()
+	h.Lost(first.watches[0], true)
+	h.Unlock()
+	second.startListening()
+	if f, unsure := second.ask(); f != waits || !unsure || !second.queued {
+		t.Errorf("outcome %d, unsure %v, queued %v, want it to read its line", f, unsure, second.queued)
+	}
+	second.noteLook(standing{rev: 150, stands: true, ahead: second.ahead})
+	if _, unsure := second.ask(); unsure {
+		t.Error("the read has not cleared it: it would read without end")
 	}
 }

@@ -92,14 +92,14 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 			wt.noteLook(standing{rev: 100, stands: true, ahead: before})
 		}
 		h.Lock()
-		for i := range wt.in {
-			wt.in[i].ID = int64(i + 1)
-			h.Stood(wt.in[i], 100)
+		for i := range wt.watches {
+			wt.watches[i].ID = int64(i + 1)
+			h.Stood(wt.watches[i], 100)
 		}
 		h.Unlock()
 		for i := range maxAhead { // the youngest first, the farthest last
 			h.Lock()
-			for _, w := range append([]*etcdwire.Watch(nil), wt.in...) {
+			for _, w := range append([]*etcdwire.Watch(nil), wt.watches...) {
 				if w.Covers(fmt.Sprint(dir, "b", i)) {
 					h.Deliver(w, goneAt(int64(101+i), fmt.Sprint(dir, "b", i)))
 				}
@@ -110,7 +110,7 @@ func TestSimulatedHolderBeyondWhatIsKnown(t *testing.T) {
 			}
 		}
 		h.Lock()
-		for i, w := range wt.in { // the whole line now, which begins to be watched
+		for i, w := range wt.watches { // the whole line now, which begins to be watched
 			if w.Since == 0 {
 				w.ID = int64(10 + i)
 				h.Stood(w, 200)
@@ -137,7 +137,7 @@ func TestSimulatedLostWatchIsOpenedAnew(t *testing.T) {
 		wt.startListening()
 		h.Pending()
 		h.Lock()
-		src := h.Source(wt.in[0])
+		src := h.Source(wt.watches[0])
 		h.Stood(src, 100)
 		h.Lost(src, false)
 		h.Unlock()

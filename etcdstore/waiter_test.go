@@ -97,7 +97,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		messages []message
-		outcome  outcome
+		outcome  fate
 		unsure   bool
 	}{
 		"all before it go": {[]message{{since: 100}, told(gone(101, "b")), told(gone(102, "a"))},
@@ -137,7 +137,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 					h.Above = 0
 				}
 				wt.startListening()
-				src := h.Source(wt.in[0])
+				src := h.Source(wt.watches[0])
 				if wide != (src == h.PrefixWatch) {
 					t.Fatal("not the watch that was meant")
 				}
@@ -148,7 +148,7 @@ func TestSimulatedAwaitCountsOnlyWhatCameLater(t *testing.T) {
 						if h.PrefixWatch != nil {
 							h.PrefixWatch.Forget()
 						}
-						wt.in[0].Forget()
+						wt.watches[0].Forget()
 					case m.since != 0:
 						src.ID = 1
 						h.Stood(src, m.since)

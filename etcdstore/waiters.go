@@ -10,7 +10,7 @@ import (
 
 // waiters are the places of one lease that are followed, and the queue of those that News is to
 // look at. A waiter is in one of these states. (The fields are waiter.queued, dropped and
-// outcome; a waiter that is taken is in a local variable of News.)
+// fate; a waiter that is taken is in a local variable of News.)
 //
 //	state      what it means                event                                     next state
 //	listening  it listens to its line       the hub tells what matters (MessageEnd),  queued
@@ -28,11 +28,12 @@ import (
 //	dropped    it listens to nothing, and   none
 //	           nothing is told of it
 //
-// Follow makes a waiter, in state listening. In any state a Release of the place, a later Follow of
-// its seat and the end of the lease move it to dropped. The hub may queue a waiter again while it
-// is taken: then News asks it once more. A waiter that was told as held keeps that (outcome) while
-// it is queued and taken. It goes back to holdsTold where it still stands, also where its line may
-// not be read.
+// Follow makes a waiter, in state listening. What the table leaves out:
+//   - In any state a Release of the place, a later Follow of its seat and the end of the lease move
+//     it to dropped.
+//   - The hub may queue a waiter again while it is taken: then News asks it once more.
+//   - A waiter that was told as held keeps that (fate) while it is queued and taken. If it still
+//     stands it goes back to holdsTold, also if its line may not be read.
 type waiters struct {
 	wake chan struct{} // holds one signal for News
 
@@ -40,7 +41,7 @@ type waiters struct {
 	mu        sync.Mutex
 	by        map[seatID]*waiter
 	queue     []*waiter
-	unchecked []*waiter // those that are yet to be checked in this round
+	unchecked []*waiter // those that are yet to be checked before each has its turn again
 	closed    bool
 }
 
@@ -118,7 +119,7 @@ func (ws *waiters) take(h *etcdwire.Hub) []*waiter {
 	return queue
 }
 
-// checkSome has the next few checked. In one round each has its turn.
+// checkSome has the next few checked. None is checked twice before all were.
 func (ws *waiters) checkSome() {
 	ws.mu.Lock()
 	if len(ws.unchecked) == 0 {
@@ -135,7 +136,7 @@ func (ws *waiters) checkSome() {
 	}
 }
 
-// checkPause returns the pause between two checks: so long that a round of all waiters takes d, but
+// checkPause returns the pause between two checks: so long that all waiters are checked in d, but
 // not less than minCheckPause.
 func (ws *waiters) checkPause(d time.Duration) time.Duration {
 	ws.mu.Lock()

@@ -53,8 +53,8 @@ const (
 	// minTTL is ten times what an API server takes for a write on a bad day, 200 ms. Its own aim is
 	// a second for 99 of 100: where it comes near that, a longer ttl loses fewer terms.
 	minTTL = 2 * time.Second
-	// poll is how often is looked for what a watch should have told. Each look of each waiter is a
-	// request.
+	// poll is how often is looked for what a watch should have told. Each look of each name that
+	// somebody waits for is a request.
 	poll = 15 * time.Second
 	// journal is how many bytes of records fit into an annotation: written in base 64, with their
 	// keys and what JSON has around them.

@@ -8,6 +8,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/k8stest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // harness tells the suite about a server.
@@ -29,7 +30,12 @@ func harness(srv *k8stest.Server) drivertest.Harness {
 }
 
 // TestConformance runs as the user who has the store's role and no other.
+// With -short no test runs beside it, and it shares the server with those that run after it.
 func TestConformance(t *testing.T) {
+	if testing.Short() {
+		drivertest.Run(t, harness(shared(t)))
+		return
+	}
 	t.Parallel()
 	drivertest.Run(t, harness(k8stest.Start(t)))
 }
@@ -43,12 +49,9 @@ func TestConformanceOnTheFake(t *testing.T) {
 }
 
 func TestConformanceOverABadNetwork(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
-	start := k8stest.Start
-	if testing.Short() {
-		start = k8stest.StartFake // one real server at a time keeps two processors busy
-	}
-	h := harness(start(t))
+	h := harness(k8stest.Start(t))
 	h.Faults = &drivertest.Faults{Seed: 1, Delay: 5 * time.Millisecond, Drop: 0.1, Lose: 0.1}
 	drivertest.Run(t, h)
 }

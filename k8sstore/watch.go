@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
@@ -110,7 +111,7 @@ func (a *api) follow(ctx context.Context, key, known, from string) (
 func seconds(ctx context.Context) int {
 	end, ok := ctx.Deadline()
 	if !ok {
-		return 300
+		return 240 + rand.IntN(61) // so that not all begin anew at once
 	}
 	return int(min(max(1, math.Ceil(time.Until(end).Seconds())+1), 300))
 }

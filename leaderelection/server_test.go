@@ -14,6 +14,7 @@ import (
 	rl "k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"github.com/primacy-go/primacy/internal/k8stest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // lockOn returns the lock of a candidate on a server.
@@ -59,6 +60,7 @@ func stands(t *testing.T, lock *rl.LeaseLock, theirs bool, leads chan<- string) 
 
 // Who stands by hears of a release by its watch, be it client-go's or ours, and of a deletion.
 func TestStandbysWatch(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := k8stest.Start(t)
 	leads := make(chan string, 1)

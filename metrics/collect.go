@@ -60,6 +60,16 @@ func (c *Collector) snapshot() []prometheus.Metric {
 		clockJump.number(c.t.jumped.Seconds()),
 		eventsLost.number(float64(c.t.lost)),
 		c.build)
+	checks := map[string]bool{} // two sessions may have one ID
+	for m := range c.t.sessions {
+		if m.check != nil {
+			was, twice := checks[m.s.ID()]
+			checks[m.s.ID()] = *m.check && (was || !twice)
+		}
+	}
+	for id, ok := range checks {
+		out = append(out, healthy.number(yes(ok), id))
+	}
 	for name, st := range c.t.stores {
 		out = append(out, storeErrors.number(float64(st.errors), name))
 		if st.asked {

@@ -13,6 +13,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/memstore"
 	"github.com/primacy-go/primacy/metrics"
+	"github.com/primacy-go/primacy/pause"
 )
 
 // exposed is one metric as a registry shows it.
@@ -36,7 +37,14 @@ func live(t *testing.T) map[string]exposed {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	term, err := s.Election("n").Campaign(t.Context(), nil)
+	h, err := primacy.NewHealth(s, func(context.Context) error { return nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pause.Set(t.Context(), store, pause.Pause{Scope: "n", By: "ann", Reason: "drill"}); err != nil {
+		t.Fatal(err)
+	}
+	term, err := s.Election("n").Campaign(t.Context(), &primacy.CampaignOptions{Health: h})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +53,9 @@ func live(t *testing.T) map[string]exposed {
 	registry.MustRegister(c, metrics.NewCronRuns("nightly"))
 	for wait := time.Millisecond; ; wait *= 2 { // what others have to do first
 		all := gather(t, registry)
-		if _, ok := all["primacy_candidates"]; ok && all["primacy_store_up"].kind != "" || wait > 10*time.Second {
+		_, paused := all["primacy_election_paused_seconds"] // it is looked for with primacy_candidates
+		_, checked := all["primacy_healthy"]
+		if paused && checked && all["primacy_store_up"].kind != "" || wait > 10*time.Second {
 			return all
 		}
 		time.Sleep(wait)

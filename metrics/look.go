@@ -23,6 +23,7 @@ type look struct {
 	candidates int
 	at         time.Time
 	ended      map[primacy.Reason]uint64 // as the history has it; nil: not known
+	paused     time.Duration             // for how long already; 0: it is not, or nobody knows
 }
 
 // look reads the lines, one after the other, until ctx ends.
@@ -43,11 +44,19 @@ func (c *Collector) look(ctx context.Context, s *primacy.Session) {
 // lookAtAll reads each line once, and its history. Where the store does not answer for a line, the
 // others wait for the next round; where it does not for a history, the other histories do.
 func (c *Collector) lookAtAll(ctx context.Context, s *primacy.Session) {
-	histories := true
+	histories, pauses := true, true
 	for _, name := range c.lines() {
 		limit, cancel := context.WithTimeout(ctx, c.o.LookEvery)
 		st, err := s.Election(name).State(limit)
 		var past primacy.Tally
+		var paused time.Duration
+		if err == nil && pauses {
+			p, unread := s.Election(name).Paused(limit)
+			if unread == nil && p != nil {
+				paused = max(time.Since(p.Since), time.Second)
+			}
+			pauses = unread == nil // as with histories: who gets no answer does not ask for each
+		}
 		if err == nil && histories {
 			var unread error
 			if past, unread = s.Election(name).Tally(limit); unread != nil {
@@ -59,7 +68,7 @@ func (c *Collector) lookAtAll(ctx context.Context, s *primacy.Session) {
 		cancel()
 		switch {
 		case err == nil:
-			c.looks.saw(st, past.Ended)
+			c.looks.saw(st, past.Ended, paused)
 		case !errors.Is(err, primacy.ErrRefused): // refused: this one only
 			return
 		}
@@ -85,14 +94,14 @@ func (c *Collector) lines() []string {
 	return slices.Collect(maps.Keys(names))
 }
 
-func (l *looks) saw(st primacy.State, ended map[primacy.Reason]uint64) {
+func (l *looks) saw(st primacy.State, ended map[primacy.Reason]uint64, paused time.Duration) {
 	n := len(st.Waiting)
 	if st.Leader != nil {
 		n++
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.seen[st.Name] = look{n, st.AsOf, ended}
+	l.seen[st.Name] = look{n, st.AsOf, ended, paused}
 }
 
 // forget drops what nobody has looked at since then.
@@ -113,6 +122,9 @@ func (c *Collector) addCandidates(out []prometheus.Metric) []prometheus.Metric {
 	for name, seen := range c.looks.seen {
 		if time.Since(seen.at) <= 3*c.o.LookEvery {
 			out = append(out, candidates.number(float64(seen.candidates), name))
+			if seen.paused > 0 {
+				out = append(out, electionPaused.number(seen.paused.Seconds(), name))
+			}
 			if seen.ended == nil {
 				continue
 			}

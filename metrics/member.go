@@ -16,6 +16,7 @@ type member struct {
 	took  histogram             // of its renewals
 	told  uint64                // of work that outlived its right, also before it was followed
 	lost  bool                  // some events were
+	check *bool                 // whether its health check has succeeded; nil: nothing was told of it
 	since map[*figures]renewals // what had been counted when a stand that is not over began
 }
 
@@ -119,6 +120,9 @@ func (m *member) count(e primacy.Event) {
 		if m.t.own(e.Name) != nil {
 			m.t.won(m.s, reign{e.Name, e.Token})
 		}
+	case primacy.HealthChanged:
+		ok := e.Cause == nil
+		m.check = &ok
 	case primacy.WorkStopped:
 		m.t.stopped(reign{e.Name, e.Token}, e.Took)
 	case primacy.WorkOverran:

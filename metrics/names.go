@@ -69,6 +69,12 @@ var (
 		"Terms of the election that ended, of all processes, as the history in the store has them. "+
 			"A term counts as unknown if nobody had written its end when the next one began; "+
 			"an end that is written later is in History only.", "election", "reason")
+	electionPaused = newFamily("primacy_election_paused_seconds", "gauge",
+		"For how long an operator has paused the election, at the last look; gone while nobody has.",
+		"election")
+	healthy = newFamily("primacy_healthy", "gauge",
+		"1 if this process is healthy by its own check, 0 if not; gone before the first change, and without a check.",
+		"id")
 	masterStatus = newFamily("leader_election_master_status", "gauge",
 		"What client-go calls primacy_is_leader.", "name")
 )
@@ -77,4 +83,5 @@ var (
 var families = []*family{
 	isLeader, termInfo, leaseRemaining, leaseTTL, renewDuration, renewalsTotal, transitions, handoverGap, acquireWait, overruns,
 	candidates, stopDuration, storeUp, storeErrors, clockJump, buildInfo, elections, eventsLost, historyTerms,
+	electionPaused, healthy,
 }

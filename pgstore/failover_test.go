@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
@@ -109,6 +110,7 @@ func TestAnOldPrimaryAcknowledgesNothing(t *testing.T) {
 
 // The server answers "success" when the wait for the standby is cancelled, with a warning.
 func TestACommitThatDidNotWaitForTheStandbyIsUnknown(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := harmed(t)
 	s := opened(t, pgstore.Config{DSN: srv.URL()})

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
 // A role or database may have settings of its own, which must not change what a call means.
 func TestOddSettingsOfARole(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := server(t)
 	url := role(srv, "bytea_output = escape", "client_encoding = 'LATIN1'", "standard_conforming_strings = off", "IntervalStyle = sql_standard",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
@@ -324,6 +325,7 @@ func runOut(t *testing.T, srv *pgtest.Server) {
 // TestMoreNamesThanTheServerHasLocksFor has a server for itself: the locks that it takes are those
 // of everybody.
 func TestMoreNamesThanTheServerHasLocksFor(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := harmed(t)
 	s := opened(t, pgstore.Config{DSN: srv.URL()})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
@@ -100,6 +101,7 @@ func TestWhatTheStandbyDoesNotHaveIsNotTold(t *testing.T) {
 // A role may have set that it does not hear warnings: then a commit that did not wait for the
 // standby would look like any other.
 func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := harmed(t)
 	s := opened(t, pgstore.Config{DSN: role(srv, "client_min_messages = error")})
@@ -128,6 +130,7 @@ func TestWarningsAreHeardWhateverTheRoleSets(t *testing.T) {
 // A role may have set that its commits wait for less than the disks of this server and of the
 // standby. A renewal that was acknowledged so would be missing on the standby that is promoted.
 func TestNoRoleWaitsForLessThanTheStandby(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := harmed(t)
 	leases := map[string]driver.Lease{}

@@ -10,6 +10,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/redisstore"
 )
 
@@ -74,6 +75,7 @@ func failOver(t *testing.T, replica *redistest.Server) {
 
 // Masters are killed and come back as replicas, replicas are promoted by hand.
 func TestAClusterThatFailsOver(t *testing.T) {
+	servertest.Long(t, "race-library")
 	long(t)
 	t.Parallel()
 	for _, replicas := range []int{0, 1} {
@@ -141,6 +143,7 @@ func noGhost(t *testing.T, s driver.Store, name string) {
 // While the slot moves nothing is done, and nothing is lost: sessions live on behind a move that is
 // shorter than their ttl.
 func TestSessionsOutliveAMove(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	all := redistest.StartCluster(t, 2, 0, redistest.Options{})
 	s := openAt(t, clusterConfig(all))
@@ -198,6 +201,7 @@ func TestSessionsOutliveAMove(t *testing.T) {
 // A push finds its way also after the slot has gone to another master, and after a failover by
 // hand: both leave connections open that hear nothing more.
 func TestPushesFollowTheSlot(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	all := redistest.StartCluster(t, 2, 2, redistest.Options{})
 	var stores []*redisstore.Store

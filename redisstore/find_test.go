@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Who is asked where the server is may be dead, frozen, or of a former othersLimit.
@@ -137,6 +138,7 @@ func TestSlotOf(t *testing.T) {
 // Those who are asked may lag behind a failover and name what is a replica by now: Open asks them
 // again.
 func TestOpenDuringAFailover(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	primary := redistest.Start(t, redistest.Options{})
 	replica := redistest.Start(t, redistest.Options{Replica: primary})

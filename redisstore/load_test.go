@@ -14,6 +14,7 @@ import (
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/proxy"
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/redisstore"
 )
 
@@ -51,6 +52,7 @@ func TestAFreeNameOverALongWay(t *testing.T) {
 
 // Finding 2: with many goroutines on one client all of them stopped for good although nobody held.
 func TestManyUnderLoadNeverStop(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
 	l := grant(t, store(t, srv.Addr()), time.Hour/2)
@@ -216,6 +218,7 @@ func TestALostPush(t *testing.T) {
 // Redisson's fair lock: dead waiters block the line one by one. Here they are passed over in the
 // step that frees the name, a thousand of them.
 func TestAThousandDeadWaiters(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := redistest.Start(t, redistest.Options{})
 	s := store(t, srv.Addr())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/redisstore"
 )
 
@@ -35,6 +36,7 @@ func TestAnOperatorWhoLosesNothing(t *testing.T) {
 // Two failovers in a row, the second within the calm of the first, to a replica that lags behind
 // both.
 func TestTwoFailoversInARow(t *testing.T) {
+	servertest.Long(t, "race-library")
 	long(t)
 	t.Parallel()
 	a := redistest.Start(t, redistest.Options{})

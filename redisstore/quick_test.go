@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // way is a server with the scripts as they are, or without their short way.
@@ -134,6 +135,7 @@ func (w *way) looked(name string, changed bool) {
 // The scripts begin with a short way for what is frequent. Whatever happens, it must do what the
 // long one does.
 func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	short, long := newWay(t, false), newWay(t, true)
 	for seed := range uint64(12) {

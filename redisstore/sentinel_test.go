@@ -8,6 +8,7 @@ import (
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/redisstore"
 )
 
@@ -94,6 +95,7 @@ func TestSentinelsThatFailOver(t *testing.T) {
 // A sentinel that is frozen, and one that is dead, hold nobody up, neither at the start nor at a
 // failover: TLS, and passwords of both kinds.
 func TestAFrozenSentinel(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	w, c := watch(t, etcdtest.NewCert(t, time.Now().Add(time.Hour)))
 	w.sentinels[0].Stop()
@@ -136,6 +138,7 @@ func TestSentinelsSayWhyNot(t *testing.T) {
 // At a failover by hand the former primary serves on for some seconds, until a sentinel makes it a
 // replica. Who has heard of the new one leaves it at once.
 func TestAFailoverByHandIsHeard(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	w, c := watch(t, nil)
 	s := openAt(t, c)

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -52,32 +53,68 @@ func (a *access) look(ctx context.Context, key string) (value []byte, version st
 }
 
 // changed blocks until key has another version than version, and returns what it has then. Beside a
-// watch there is a slow poll, and where the watch fails a faster one. [driver.ErrRefused] is
+// watch, which goes on, there is a slow poll: a watch may have gone deaf. [driver.ErrRefused] is
 // returned at once.
-func (a *access) changed(ctx context.Context, key, version string) (value []byte, next string, err error) {
-	for ctx.Err() == nil {
-		wait := a.opts.Poll
-		if a.watcher != nil {
-			wctx, cancel := context.WithTimeout(ctx, jitter(a.opts.Poll))
-			value, next, err = a.watcher.Watch(wctx, key, version)
-			wait = a.retryPause()
-			if wctx.Err() != nil {
-				wait = 0 // it was long enough
-			}
-			cancel()
-			if err == nil && next != version {
-				return value, next, nil
-			}
+func (a *access) changed(ctx context.Context, key, version string) ([]byte, string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	told := make(chan change, 1)
+	var watch sync.WaitGroup
+	if a.watcher != nil {
+		watch.Go(func() { a.watch(ctx, key, version, told) })
+	}
+	defer watch.Wait()
+	defer cancel()
+	for {
+		timer := time.NewTimer(jitter(a.opts.Poll))
+		select {
+		case c := <-told:
+			timer.Stop()
+			return c.value, c.version, c.err
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, "", ctx.Err()
+		case <-timer.C:
 		}
-		if wait > 0 && storeutil.Sleep(ctx, jitter(wait)) != nil {
-			break
-		}
-		value, next, err = a.get(ctx, key)
-		if err == nil && next != version || errors.Is(err, driver.ErrRefused) {
-			return value, next, err
+		if c := a.lookAgain(ctx, key, version); c != nil {
+			return c.value, c.version, c.err
 		}
 	}
-	return nil, "", ctx.Err()
+}
+
+// change is what a key has after a change, or why it cannot be asked for.
+type change struct {
+	value   []byte
+	version string
+	err     error
+}
+
+// watch tells of a change that a watch sees. Where the watch fails or returns early the key is
+// polled, a few times a second.
+func (a *access) watch(ctx context.Context, key, version string, told chan<- change) {
+	for ctx.Err() == nil {
+		value, next, err := a.watcher.Watch(ctx, key, version)
+		if err == nil && next != version {
+			told <- change{value, next, nil}
+			return
+		}
+		if storeutil.Sleep(ctx, jitter(a.retryPause())) != nil {
+			return
+		}
+		if c := a.lookAgain(ctx, key, version); c != nil {
+			told <- *c
+			return
+		}
+	}
+}
+
+// lookAgain reads key, and returns what it has if it has another version, or an ErrRefused; nil
+// where there is nothing to tell.
+func (a *access) lookAgain(ctx context.Context, key, version string) *change {
+	value, next, err := a.get(ctx, key)
+	if err == nil && next != version || errors.Is(err, driver.ErrRefused) {
+		return &change{value, next, err}
+	}
+	return nil
 }
 
 // retryPause is how long to wait after a call that failed.

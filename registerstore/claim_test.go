@@ -115,8 +115,28 @@ func TestAWriteUnderWayEntersNothingAfterItsClaimHeardOfTheRelease(t *testing.T)
 	})
 }
 
-// The same where that write was carried out and answered while the release still waited for what it
-// had read before.
+// A step that finds nothing left to do, while its own first write may be carried out yet, writes
+// all the same: that write must find another version.
+func TestAStepAnswersForItsOwnLateWrite(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hooked) {
+		s := storeOver(t, h)
+		var late put
+		h.bend(func(_ context.Context, key string, value []byte, version string) (string, bool, error) {
+			h.bend(nil)
+			late = put{key, version, value}
+			return "", false, errNoAnswer
+		})
+		if calls, err := registerstore.StepUntilDone(t.Context(), s, "n"); err != nil || calls != 2 {
+			t.Fatalf("the step = %v after %d calls, want 2", err, calls)
+		}
+		if _, ok, err := h.Register.Put(t.Context(), late.key, late.value, late.version); ok || err != nil {
+			t.Errorf("the write that was held up = %v, %v; want none: the step has answered without it", ok, err)
+		}
+	})
+}
+
+// A claim's write was carried out and answered while its release still waited for what it had read
+// before.
 func TestAReleaseThatReadBeforeTheClaimWasWrittenFindsIt(t *testing.T) {
 	bubble(t, func(t *testing.T, h *hooked) {
 		var hold atomic.Bool
@@ -370,6 +390,46 @@ func TestAnOddSeatIsFoundAgain(t *testing.T) {
 		}
 		if err := l.Release(t.Context(), driver.Place{Name: "n", Seat: "\xff", ID: "x"}); err != nil || standing(t, s, "n") != 0 {
 			t.Errorf("Release = %v, and %d claims stand", err, standing(t, s, "n"))
+		}
+	})
+}
+
+// Lines reads each document once and each lease once, however many lines it stands in.
+func TestLinesReadsEachDocumentAndEachLeaseOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hooked) {
+		s := storeOver(t, h)
+		a, b := granted(t, s, "a", time.Minute), granted(t, s, "b", 2*time.Second)
+		for i := range 30 {
+			for _, l := range [][]driver.Lease{{a, b}, {b, a}}[i%2] {
+				claimed(t, l, fmt.Sprintf("g/%04d", i))
+			}
+		}
+		before := h.Calls()
+		all, err := s.Lines(t.Context(), "g/")
+		if after := h.Calls(); err != nil || len(all) != 30 || after.Get-before.Get > 30+2 {
+			t.Errorf("%d lines, %v, after %d reads; want 30 after 32", len(all), err, after.Get-before.Get)
+		}
+		keys, err := h.List(t.Context(), "lease.")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys { // b's lease is gone, and its claims still stand in the documents
+			if strings.Contains(key, b.ID()) {
+				_, version, _ := h.Get(t.Context(), key)
+				err = h.Delete(t.Context(), key, version)
+			}
+		}
+		if left, _ := h.List(t.Context(), "lease."); err != nil || len(left) != 1 {
+			t.Fatalf("%v, leases left: %v", err, left)
+		}
+		all, err = s.Lines(t.Context(), "g/")
+		if err != nil || len(all) != 30 {
+			t.Fatalf("%d lines, %v", len(all), err)
+		}
+		for _, ln := range all {
+			if n := len(ln.Waiters); ln.Holder.Owner != "a" || n != 0 {
+				t.Errorf("%s: %+v, and %d wait: a lease that has ended stands there", ln.Name, ln.Holder, n)
+			}
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/internal/zktest"
 	"github.com/primacy-go/primacy/zkstore"
 )
@@ -210,6 +211,7 @@ func keep(t *testing.T, l driver.Lease) {
 // The control too: a read is answered by a member that is cut off while the others have given the
 // lease to another, so it proves nothing.
 func TestARenewalIsNotAnsweredByAMemberThatIsCutOff(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	e := zktest.StartEnsemble(t, 3, zktest.Options{Cuttable: true, NoSync: true, Config: []string{"syncLimit=20"}})
 	member := (e.Leader() + 1) % 3

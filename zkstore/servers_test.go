@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/internal/zktest"
 	"github.com/primacy-go/primacy/zkstore"
 )
@@ -64,6 +65,7 @@ func TestTLS(t *testing.T) {
 }
 
 func TestAPasswordKeepsOthersOutAndIsNeverShown(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	srv := zktest.Start(t, zktest.Options{NoSync: true, Config: long})
 	const secret = "pa55-w0rd"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/open"
@@ -31,17 +32,18 @@ var values = map[string][]string{
 	"output": {"table", "json", "ndjson"}, "notify": {"candidate", "leader"}, "on-lost": {"exit", "recampaign"},
 	"on-exit":        {"resign", "restart"},
 	"on-unreachable": {"stop-at-deadline", "stop-now"}, "overlap": {"forbid", "allow", "replace"},
-	"missed": {"once", "skip", "all"}, "isolate": {isolatePID},
+	"missed": {"once", "skip", "all"}, "isolate": {isolatePID}, "for": {"30m", "1h", "8h", shown.Forever},
+	"on-unhealthy": {keepLeading, "resign"},
 }
 
 // files are the flags that name a file.
-var files = []string{"config", "file", "events", "socket", "tls-cert", "tls-key", "token-file"}
+var files = []string{"config", "file", "events", "socket", "tls-cert", "tls-key", "tls-client-ca", "token-file"}
 
 // addCompletions has verbs and their flags complete from what stands in the store.
 func addCompletions(a *app, root *cobra.Command) {
 	for _, c := range root.Commands() {
 		switch c.Name() {
-		case "leader", "resign", "history":
+		case "leader", "resign", "history", "pause", "resume", "shards":
 			c.ValidArgsFunction = complete(a, offerNames, 1)
 		case "transfer":
 			c.ValidArgsFunction = complete(a, offerNames, 1)

@@ -28,6 +28,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/metrics"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // crontab is one `primacy cron`.
@@ -221,12 +222,17 @@ func (t *crontab) engine(s *primacy.Session, store driver.Store, supervisor *sup
 		return nil, &exitError{exitUsage, cron.ErrNoJournal}
 	}
 	host, _ := os.Hostname()
+	reader := pauses.NewReader(store, releaseLimit)
 	c := &cron.Commands{Supervisor: supervisor, ID: s.ID(), Env: t.environment(), Stdout: os.Stdout,
 		Stderr: os.Stderr, Prefix: t.prefix}
 	return cron.New(cron.Options{Journal: journal, Claims: cron.SessionClaims{Session: s}, Runner: c.Run, ID: s.ID(),
 		Host: host,
 		Log:  t.log, Rand: rand.Float64, Spread: t.spread, Look: t.look, Attempt: max(2*time.Second, t.ttl/2),
-		Max: t.max}), nil
+		Max: t.max,
+		Pauses: func(ctx context.Context, age time.Duration) ([]pauses.Pause, error) {
+			now, err := reader.Since(ctx, time.Now().Add(-age))
+			return now.List(), err
+		}}), nil
 }
 
 // environment is what commands get of ours: not what was meant for this process alone, nor a

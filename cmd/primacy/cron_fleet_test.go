@@ -164,6 +164,7 @@ func (f *cronFleet) stop() {
 
 // CRON_FOR plays so long with 50 jobs, CRON_TTL sets the ttl.
 func TestCronFleet(t *testing.T) {
+	onlyInVerify(t)
 	span, jobs, ttl := 9*time.Second, 10, "5s"
 	if text := os.Getenv("CRON_FOR"); text != "" {
 		d, err := time.ParseDuration(text)

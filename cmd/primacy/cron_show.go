@@ -146,6 +146,9 @@ func notesOf(j cron.JobInfo) (notes []string) {
 	if j.Paused {
 		notes = append(notes, "paused by "+clean(j.PausedBy))
 	}
+	if j.Held > 0 {
+		notes = append(notes, fmt.Sprintf("%d held by a pause", j.Held))
+	}
 	if j.Disagree {
 		notes = append(notes, "processes have different definitions")
 	}

@@ -41,6 +41,7 @@ func (w *world) cronStatus(job string) cron.JobInfo {
 
 // Each of these is refused before anything is asked of a store: the URL leads nowhere.
 func TestACronThatCannotWorkIsOneLine(t *testing.T) {
+	onlyInVerify(t)
 	w := cronWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1")
 	bad := w.cronFile("[jobs.x]\nschedule = \"* * * * *\"\ncommand = \"true\"\nretires = 3\n")
 	good := filepath.Join(w.dir, "good.toml")
@@ -214,6 +215,7 @@ func TestACronRunIsLostAndTriedAgain(t *testing.T) {
 // Every block of commands in the page is run as it stands there, but for longer: on a busy machine
 // the first instant may come later than a reader would wait.
 func TestTheCronPageIsTrue(t *testing.T) {
+	onlyInVerify(t)
 	w := cronWorld(t)
 	page, err := os.ReadFile("../../docs/cron.md")
 	if err != nil {

@@ -22,9 +22,11 @@ import (
 )
 
 const (
-	demoName  = "demo"
-	demoTTL   = 3 * time.Second
-	demoLimit = 2 * time.Minute
+	demoName = "demo"
+	// demoTTL is doubled, up to demoLongestTTL, each time the machine is too busy to keep a term.
+	demoTTL        = 3 * time.Second
+	demoLongestTTL = 4 * demoTTL
+	demoLimit      = 2 * time.Minute // with each ttl
 )
 
 func demoCommand(a *app) *cobra.Command {
@@ -51,6 +53,8 @@ type demo struct {
 	e     *primacy.Election
 	acts  string // the file the workers write
 	token primacy.Token
+	ttl   time.Duration
+	limit *time.Timer // ends the script
 	// frozen is the node that was sent SIGSTOP, until it has ended.
 	frozen *node
 }
@@ -73,21 +77,21 @@ func runDemo(ctx context.Context, a *app, keep bool) error {
 		return err
 	}
 	defer done()
-	d := &demo{app: a, e: s.Election(demoName), acts: filepath.Join(dir, "acts")}
+	d := &demo{app: a, e: s.Election(demoName), acts: filepath.Join(dir, "acts"), ttl: demoTTL}
 	do, end := onethread.Start()
 	defer end()
 	if err := os.MkdirAll(filepath.Join(dir, "run"), 0o700); err != nil {
 		return err
 	}
 	for i := 1; i <= 3; i++ {
-		d.nodes = append(d.nodes, newNode(do, self, fmt.Sprintf("node-%d", i), dir, a.store, demoTTL, d.acts))
+		d.nodes = append(d.nodes, newNode(do, self, fmt.Sprintf("node-%d", i), dir, a.store, d.ttl, d.acts))
 	}
 	defer func() {
 		for _, n := range d.nodes {
 			n.down()
 		}
 	}()
-	d.view = newView(a.stdout, func() []string { return leases(d.nodes, demoTTL) })
+	d.view = newView(a.stdout, func() []string { return leases(d.nodes) })
 	err = d.script(ctx)
 	d.view.close()
 	if err != nil {
@@ -114,10 +118,13 @@ func (d *demo) failed(ctx context.Context, err error) error {
 
 // script is the story.
 func (d *demo) script(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, demoLimit,
-		fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
-	defer cancel()
-	d.view.line("an embedded store is running; three candidates for %q, ttl %v", demoName, demoTTL)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	d.limit = time.AfterFunc(demoLimit, func() {
+		cancel(fmt.Errorf("the demo took more than %v: is the machine very busy?", demoLimit))
+	})
+	defer d.limit.Stop()
+	d.view.line("an embedded store is running; three candidates for %q, ttl %v", demoName, d.ttl)
 	for _, n := range d.nodes {
 		if err := n.up(); err != nil {
 			return err
@@ -133,7 +140,7 @@ func (d *demo) script(ctx context.Context) error {
 		}
 		switch err := steps[0](ctx, leader); {
 		case errors.Is(err, os.ErrProcessDone) || errors.Is(err, primacy.ErrNoLeader):
-			// On a busy machine a lease of 3 s can end unrenewed. The next leader gets the step.
+			// On a busy machine a lease can end unrenewed. The next leader gets the step.
 			d.view.line("%s has lost its term under token %d: is this machine busy?", leader.id, d.token)
 		case err != nil:
 			return err
@@ -154,7 +161,7 @@ func (d *demo) script(ctx context.Context) error {
 // On a busy machine all nodes may lose their terms and end: next starts them again.
 func (d *demo) next(ctx context.Context) (*node, error) {
 	for ctx.Err() == nil {
-		if n, err := d.nextWithin(ctx, 2*demoTTL); n != nil || err != nil {
+		if n, err := d.nextWithin(ctx, 2*d.ttl); n != nil || err != nil {
 			return n, err
 		}
 		for _, n := range d.nodes {
@@ -184,9 +191,34 @@ func (d *demo) nextWithin(ctx context.Context, limit time.Duration) (*node, erro
 			if acted, err := d.told(ctx, n); acted || err != nil && ctx.Err() == nil {
 				return n, err
 			}
+			if ctx.Err() == nil {
+				return nil, d.slower()
+			}
 		}
 	}
 	return nil, nil
+}
+
+// slower starts the nodes again with twice the ttl: this machine was too busy to keep a term of the
+// present one. A frozen node gets the new ttl at its next start.
+func (d *demo) slower() error {
+	if d.ttl == demoLongestTTL {
+		return nil
+	}
+	d.ttl *= 2
+	d.limit.Reset(demoLimit)
+	d.view.line("this machine is busy: the nodes start again, with ttl %v", d.ttl)
+	for _, n := range d.nodes {
+		n.setTTL(d.ttl)
+		if n == d.frozen {
+			continue
+		}
+		n.down()
+		if err := n.up(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // told says how long nobody acted before n did, once the worker has written its first line. It

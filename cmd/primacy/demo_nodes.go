@@ -26,15 +26,16 @@ type node struct {
 
 	mu     sync.Mutex
 	cmd    *exec.Cmd
-	doing  string // for the picture
+	ttl    time.Duration // of its next start
+	doing  string        // for the picture
 	exited chan struct{}
 }
 
 func newNode(do func(func()), self, id, dir, store string, ttl time.Duration, acts string) *node {
-	n := &node{id: id, dir: filepath.Join(dir, "run"), doing: "not started"}
+	n := &node{id: id, dir: filepath.Join(dir, "run"), ttl: ttl, doing: "not started"}
 	n.start = func() (*exec.Cmd, error) {
-		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", ttl.String(), demoName, "--", self,
-			"worker", acts)
+		c := exec.Command(self, "run", "--store", store, "--id", id, "--ttl", n.leaseTTL().String(), demoName,
+			"--", self, "worker", acts)
 		c.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "PRIMACY_") })
 		c.Env = append(c.Env, "XDG_RUNTIME_DIR="+n.dir)
 		c.SysProcAttr = nodeAttr()
@@ -85,6 +86,18 @@ func (n *node) say() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.doing
+}
+
+func (n *node) setTTL(ttl time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ttl = ttl
+}
+
+func (n *node) leaseTTL() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ttl
 }
 
 // pid is the process's number, 0 before the first start.
@@ -222,13 +235,13 @@ func (v *view) draw() {
 }
 
 // leases is the picture of the demo: who has what left of its lease.
-func leases(nodes []*node, ttl time.Duration) []string {
+func leases(nodes []*node) []string {
 	rows := []string{fmt.Sprintf("  %-8s %-20s %8s  %s", "ID", "STATE", "TOKEN", "LEASE LEFT")}
 	for _, n := range nodes {
 		state, tok, text := n.say(), "", ""
 		if token, left := n.lease(); left > 0 {
 			tok = fmt.Sprint(token)
-			text = bar(left, ttl)
+			text = bar(left, n.leaseTTL())
 			if state == "waits" {
 				state = "LEADS"
 			}

@@ -47,6 +47,7 @@ func kustomized(t *testing.T, name, namespace string) []byte {
 // The API server takes what a user's kustomization makes of the manifests, and a pod of theirs,
 // where only pods of the strictest standard may run. The role is enough for the service account.
 func TestTheAPIServerTakesTheManifests(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	srv := k8stest.Start(t)
 	if !srv.Real() {

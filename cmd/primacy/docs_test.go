@@ -35,6 +35,7 @@ var readmeLines = map[string]func(*testing.T){
 	"primacy observe billing":                                               nil,
 	`primacy resign billing --reason "new kernel"`:                          nil,
 	"primacy transfer billing --to web-3":                                   nil,
+	"primacy resign billing --token 1844":                                   TestATokenNamesTheOnlyTermThatIsAsked,
 	"primacy drain web-2":                                                   nil,
 	"primacy history billing":                                               nil,
 	"primacy lock billing -- ./bill":                                        nil,
@@ -45,12 +46,19 @@ var readmeLines = map[string]func(*testing.T){
 	"primacy lock billing":                                                  nil,
 	"primacy status billing":                                                nil,
 	"primacy top":                                                           TestTopByKeys,
-	`primacy cron nightly "0 3 * * *" -- ./report`:                          nil,
-	"primacy cron -f cron.toml":                                             nil,
-	"primacy cron status":                                                   nil,
-	"primacy serve":                                                         TestTheServePageHolds,
-	"primacy doctor":                                                        TestDoctor,
-	"primacy doctor --torture 60s":                                          TestTorture,
+	"primacy dashboard":                                                     TestTheDashboard,
+	"primacy run --shards 8 tenants -- ./worker":                            TestTheLinesOfShardsAndPauses,
+	"primacy shards tenants":                                                TestTheLinesOfShardsAndPauses,
+	`primacy pause billing/ --reason "new kernel"`:                          TestTheLinesOfShardsAndPauses,
+	"primacy pause":                                                         TestTheLinesOfShardsAndPauses,
+	"primacy resume billing/ --dry-run":                                     TestTheLinesOfShardsAndPauses,
+	`primacy pause cron/ --for 3h --no-elections --reason "the database moves"`: TestTheLinesOfShardsAndPauses,
+	`primacy cron nightly "0 3 * * *" -- ./report`:                              nil,
+	"primacy cron -f cron.toml":                                                 nil,
+	"primacy cron status":                                                       nil,
+	"primacy serve":                                                             TestTheServePageHolds,
+	"primacy doctor":                                                            TestDoctor,
+	"primacy doctor --torture 60s":                                              TestTorture,
 }
 
 // lineOf takes the comment off a line of a document.
@@ -180,9 +188,9 @@ func (r *reader) leaves(node, line string) (out *buffer, end func(syscall.Signal
 
 func newReader(t *testing.T) *reader {
 	w := newWorld(t)
-	for _, name := range []string{"invoicer", "bill", "report", "export"} {
+	for _, name := range []string{"invoicer", "bill", "report", "export", "worker"} {
 		script := "#!/bin/sh\necho \"" + name + " $PRIMACY_TOKEN\"\n"
-		if name == "invoicer" {
+		if name == "invoicer" || name == "worker" {
 			script += "exec sleep 1000\n"
 		}
 		if err := os.WriteFile(filepath.Join(w.dir, name), []byte(script), 0o755); err != nil {
@@ -190,6 +198,19 @@ func newReader(t *testing.T) *reader {
 		}
 	}
 	return &reader{w, map[string]bool{}}
+}
+
+// TestTheLinesOfShardsAndPauses types what docs/commands.md says of them.
+func TestTheLinesOfShardsAndPauses(t *testing.T) {
+	r := newReader(t)
+	out, end := r.leaves("web-1", "primacy run --shards 8 tenants -- ./worker")
+	r.eventually("a worker runs", func() bool { return strings.Contains(out.String(), "worker ") })
+	r.shows("primacy shards tenants", "web-1")
+	end(syscall.SIGTERM)
+	r.types(`primacy pause billing/ --reason "new kernel"`, 0)
+	r.types(`primacy pause cron/ --for 3h --no-elections --reason "the database moves"`, 0)
+	r.shows("primacy pause", "new kernel", "the database moves")
+	r.types("primacy resume billing/ --dry-run", 0)
 }
 
 // TestTheReadme types what the README says, in its order, as three nodes and an operator would.
@@ -359,6 +380,7 @@ func imports(body string) (out string) {
 
 // TestTheGoOfTheDocumentsCompiles, as it stands there; the lines of the README also run.
 func TestTheGoOfTheDocumentsCompiles(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	overlay := map[string]string{}
 	put := func(pkg, file, text string) {
@@ -474,11 +496,13 @@ func TestTheRunPageHolds(t *testing.T) {
 			t.Errorf("%s\n%v, printed\n%s", b[1], err, out)
 		}
 	}
-	// Each flag that the page names is one of run's.
+	// Each flag that the page names is one of run's, or of pause's, of which the page speaks too.
 	_, verb := verbOf(t, "run")
+	_, pause := verbOf(t, "pause")
 	for _, m := range regexp.MustCompile("`--([a-z-]+)").FindAllStringSubmatch(string(text), -1) {
-		if verb.Flags().Lookup(m[1]) == nil && verb.InheritedFlags().Lookup(m[1]) == nil {
-			t.Errorf("the page has --%s, run has not", m[1])
+		if verb.Flags().Lookup(m[1]) == nil && verb.InheritedFlags().Lookup(m[1]) == nil &&
+			pause.Flags().Lookup(m[1]) == nil {
+			t.Errorf("the page has --%s, run and pause have not", m[1])
 		}
 	}
 	// What the page says of signals and reasons is what the program knows.

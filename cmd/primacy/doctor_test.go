@@ -94,6 +94,7 @@ func TestDoctor(t *testing.T) {
 
 // The embedded store's doctor, and what it says where somebody entered a claim by hand.
 func TestDoctorOfTheEmbeddedStore(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	w := plainWorld(t).with("PRIMACY_TTL=2m") // with a short one a store as slow as a busy machine's fails
 	w.start("doctor", "--clock-window", "3s").ends(0).says("etcd.sock: etcd", "left behind: nothing")
@@ -140,6 +141,7 @@ func TestDoctorOfAStoreThatIsNotThere(t *testing.T) {
 
 // A store that falls silent in the middle is told as such, in time.
 func TestDoctorOfAStoreThatFallsSilent(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	proxy := etcdtest.NewProxy(t, w.server.Addr())
 	p := w.start("doctor", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "--timeout", "2s", "--clock-window",
@@ -152,6 +154,7 @@ func TestDoctorOfAStoreThatFallsSilent(t *testing.T) {
 }
 
 func TestDoctorOfAStoreThatRefusesUs(t *testing.T) {
+	onlyInVerify(t)
 	w := ownServer(t, etcdtest.Options{Args: cheapLogins})
 	b64 := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 	w.post("/v3/auth/role/add", map[string]any{"name": "elsewhere"}, nil)
@@ -239,6 +242,7 @@ func TestTortureFindsACheat(t *testing.T) {
 }
 
 func TestTortureOfTheEmbeddedStore(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	w := plainWorld(t)
 	w.start("doctor", "--torture", "10s", "--ttl", "2s", "--seed", "1", "--candidates", "2").ends(0).
@@ -246,6 +250,7 @@ func TestTortureOfTheEmbeddedStore(t *testing.T) {
 }
 
 func TestTortureOverTLS(t *testing.T) {
+	onlyInVerify(t)
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	w := ownServer(t, etcdtest.Options{TLS: cert})
 	p := w.start("--timeout", "5s", "--store", "etcds://"+w.server.Addr()+"?ca="+certOf(w, w.server), "doctor",
@@ -261,6 +266,7 @@ func TestTortureOverTLS(t *testing.T) {
 }
 
 func TestTortureInterrupted(t *testing.T) {
+	onlyInVerify(t)
 	w := ownServer(t, etcdtest.Options{})
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		p := w.start("doctor", "--torture", "1h", "--ttl", "2s").tells("s: ")
@@ -280,6 +286,7 @@ func TestTortureInterrupted(t *testing.T) {
 // On a terminal of 80 columns no line wraps, one line tells the progress, and it is gone at the
 // end.
 func TestDoctorOnATerminal(t *testing.T) {
+	onlyInVerify(t)
 	m := newTmux(newWorld(t))
 	m.do("resize-window", "-x", "80", "-y", "50")
 	m.clears()

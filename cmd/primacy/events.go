@@ -34,6 +34,7 @@ type event struct {
 	Text      string         `json:"text,omitempty"` // why, in his words
 	Err       string         `json:"err,omitempty"`
 	Hook      string         `json:"hook,omitempty"`
+	Healthy   *bool          `json:"healthy,omitempty"`
 	PID       int            `json:"pid,omitempty"`
 	Status    *int           `json:"status,omitempty"`
 	WaitMS    *int64         `json:"wait_ms,omitempty"`

@@ -13,6 +13,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/handover"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
+	"github.com/primacy-go/primacy/driver"
 )
 
 func resignCommand(a *app) *cobra.Command {
@@ -21,12 +22,13 @@ func resignCommand(a *app) *cobra.Command {
 		Use:   "resign NAME",
 		Short: "Ask the leader to stop its work and let the next one lead",
 		Long: `Ask the leader of NAME to resign: it stops its work, then gives the name up, and the candidate
-that has waited longest leads. Waits until it has resigned. Exit 1 if nobody leads, 124 if the leader has not
-resigned within --wait.`,
+that has waited longest leads. Waits until it has resigned. With --token only the term under that token is asked.
+Exit 1 if nobody leads, or another term than that one; 124 if the leader has not resigned within --wait.`,
 		Args: oneName,
-		RunE: func(cmd *cobra.Command, args []string) error { return r.make(cmd.Context(), a, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error { return r.make(cmd, a, args[0]) },
 	}
 	r.flags(c, "why, for the leader and the history", "how long to wait until it has resigned")
+	r.tokenFlag(c)
 	return c
 }
 
@@ -39,11 +41,11 @@ func transferCommand(a *app) *cobra.Command {
 		Long: `Ask the leader of NAME to hand over: it stops its work, and then the candidate named by --to
 leads, although others may have waited longer; they keep waiting, behind it. Waits until it leads. HOST means the
 candidate whose ID is HOST-PID-XXXX, as those are that were given no --id. Without --to the leader steps down: the
-same as 'primacy resign NAME'.
+same as 'primacy resign NAME'. With --token only the term under that token is asked.
 
-Exit 1 if nobody leads, if no such candidate, or more than one, is waiting (the leader is not asked then), or if
-another one leads in the end; 124 if the leader has not handed over within --wait. If the candidate leads
-already, nothing is asked.`,
+Exit 1 if nobody leads, or another term than that one; if no such candidate, or more than one, is waiting (the
+leader is not asked then); or if another one leads in the end, or an earlier process of the same ID, which may be
+dead. 124 if the leader has not handed over within --wait. If the candidate leads already, nothing is asked.`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			// An empty variable, most likely: stepping down is not what was meant.
@@ -51,12 +53,13 @@ already, nothing is asked.`,
 				return errors.New("--to is empty: give the ID of a candidate, " +
 					"or leave it out to let the oldest one lead")
 			}
-			return r.make(cmd.Context(), a, args[0])
+			return r.make(cmd, a, args[0])
 		},
 	}
 	c.Flags().StringVar(&r.to, "to", "",
 		"the ID or the host of the candidate to lead next (default: the one that has waited longest)")
 	r.flags(c, "why, for the leader and the history", "how long to wait until it leads")
+	r.tokenFlag(c)
 	return c
 }
 
@@ -65,15 +68,32 @@ type request struct {
 	to     string // who is to lead next; "": who has waited longest
 	reason string
 	wait   time.Duration // until it is done
+	force  bool          // resign also where a pause lets nobody follow
+	exempt bool          // no pause is meant for it: a cluster of PostgreSQL has its own
+	only   string        // the token of the only term that is asked, as it was typed; "": of whoever leads
+	token  primacy.Token // the same, 0: of whoever leads
 }
 
 func (r *request) flags(c *cobra.Command, why, howLong string) {
 	c.Flags().StringVar(&r.reason, "reason", "", why)
 	c.Flags().DurationVar(&r.wait, "wait", 30*time.Second, howLong)
+	c.Flags().BoolVar(&r.force, "force", false,
+		"step down also where 'primacy pause --no-elections' lets nobody follow")
+}
+
+func (r *request) tokenFlag(c *cobra.Command) {
+	c.Flags().StringVar(&r.only, "token", "", "ask only the term under this token, as 'primacy status' shows it "+
+		"(default: whoever leads)")
+	_ = c.Flags().SetAnnotation("token", noVariable, nil) // a command of run finds its own in PRIMACY_TOKEN
 }
 
 // check refuses what the store would.
 func (r *request) check() error {
+	if r.only != "" {
+		if err := r.token.UnmarshalText([]byte(r.only)); err != nil || r.token == 0 {
+			return fmt.Errorf("--token %q is not a token: a whole number above 0", r.only)
+		}
+	}
 	if len(r.reason) > primacy.MaxName {
 		return fmt.Errorf("--reason has %d bytes, more than %d", len(r.reason), primacy.MaxName)
 	}
@@ -81,20 +101,20 @@ func (r *request) check() error {
 }
 
 // make asks the leader of name, and waits until it has done it.
-func (r *request) make(ctx context.Context, a *app, name string) error {
+func (r *request) make(cmd *cobra.Command, a *app, name string) error {
+	if r.only == "" && cmd.Flags().Changed("token") { // an empty variable: whoever leads is not who was meant
+		return errors.New("--token is empty: give the token of a term, or leave it out to ask whoever leads")
+	}
 	if err := r.check(); err != nil {
 		return err
 	}
+	ctx := cmd.Context()
 	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
 	if err != nil {
 		return err
 	}
 	defer done()
-	return r.makeOf(ctx, a, s.Election(name))
-}
-
-// makeOf is make, of an election that was opened before.
-func (r *request) makeOf(ctx context.Context, a *app, e *primacy.Election) error {
+	e := s.Election(name)
 	if r.to != "" {
 		askCtx, cancel := context.WithTimeout(ctx, a.timeout)
 		defer cancel()
@@ -105,36 +125,66 @@ func (r *request) makeOf(ctx context.Context, a *app, e *primacy.Election) error
 		if err := r.find(now); err != nil {
 			return err
 		}
+		if now.Leader != nil && now.Leader.ID == r.to && r.token != 0 && now.Leader.Token != r.token {
+			return r.over(ctx, e)
+		}
 		if now.Leader != nil && now.Leader.ID == r.to {
 			a.say("%s leads %s already, under token %d", r.to, e.Name(), now.Leader.Token)
-			return printLeader(a, now)
+			return printLeader(ctx, a, nil, now)
 		}
 	}
-	token, err := r.ask(ctx, a, e)
+	m, err := handover.NewMover(s, s.Store(), r.reason, r.wait, a.timeout)
+	if err != nil {
+		return err
+	}
+	m.By, m.Force = a.person(), r.force
+	token, err := r.ask(ctx, a, m, e)
 	if err != nil {
 		return err
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, r.wait)
 	defer cancel()
-	st, changed := handover.AwaitChange(waitCtx, e, token)
+	now, changed := m.Await(waitCtx, e, token, r.to)
 	if !changed {
 		return r.late(ctx, a, e, token)
 	}
-	return r.answered(a, st, token)
+	return r.answered(ctx, a, s.Store(), now, token)
 }
 
-// ask asks the leader, and returns under which token it leads.
-func (r *request) ask(ctx context.Context, a *app, e *primacy.Election) (primacy.Token, error) {
+// ask asks the leader, and returns under which token it leads. An exempt request needs no m.
+func (r *request) ask(ctx context.Context, a *app, m *handover.Mover, e *primacy.Election,
+) (token primacy.Token, err error) {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	token, err := e.Ask(ctx, primacy.Request{To: r.to, Reason: r.reason, By: a.person()})
+	if r.exempt {
+		token, err = e.Ask(ctx, primacy.Request{To: r.to, Reason: r.reason, By: a.person(), Automatic: true})
+	} else {
+		token, err = m.Ask(ctx, e, r.to, r.token)
+	}
 	switch {
-	case errors.Is(err, primacy.ErrNoLeader):
+	case errors.Is(err, handover.ErrNobodyFollows):
+		return 0, fmt.Errorf("%s: %w, or give --force", e.Name(), err)
+	case errors.Is(err, driver.ErrGone):
+		return 0, r.over(ctx, e)
+	case errors.Is(err, primacy.ErrNoLeader) && r.exempt:
 		return 0, fail(exitNo, "nobody leads %s", e.Name())
+	case errors.Is(err, primacy.ErrNoLeader):
+		return 0, nobodyLeads(ctx, m.Session.Store(), e.Name())
 	case errors.Is(err, primacy.ErrNotInLine), errors.Is(err, primacy.ErrDuplicateID):
 		return 0, &exitError{exitNo, err}
 	}
 	return token, err
+}
+
+// over says that the term that --token names was not asked, since it is over.
+func (r *request) over(ctx context.Context, e *primacy.Election) error {
+	now := ""
+	if st, err := e.State(ctx); err == nil && st.Leader == nil {
+		now = ": nobody leads now"
+	} else if err == nil {
+		now = fmt.Sprintf(": %s leads now under token %d", who(st.Leader), st.Leader.Token)
+	}
+	return fail(exitNo, "the term of %s under token %d is over%s; nobody was asked", e.Name(), r.token, now)
 }
 
 // find takes --to for a host if no candidate has it for its ID. What means nobody is left as it is:
@@ -188,20 +238,24 @@ func (r *request) late(ctx context.Context, a *app, e *primacy.Election, token p
 }
 
 // answered says what came after the term with that token.
-func (r *request) answered(a *app, st primacy.State, token primacy.Token) error {
+func (r *request) answered(ctx context.Context, a *app, store driver.Store, st primacy.State, token primacy.Token,
+) error {
+	earlier := handover.Earlier(st, r.to)
 	switch {
 	case r.to == "":
 		a.say("the leader of %s under token %d has resigned; now: %s", st.Name, token, who(st.Leader))
 	case st.Leader == nil:
-		return fail(exitNo, "the leader of %s under token %d has stopped, but %s does not lead: nobody does", st.Name,
-			token, r.to)
+		return fail(exitNo, "the leader of %s under token %d has stopped, but %s does not lead: %w", st.Name, token,
+			r.to, nobodyLeads(ctx, store, st.Name))
 	case st.Leader.ID != r.to:
 		return fail(exitNo, "the leader of %s under token %d has stopped, but %s leads now under token %d, not %s",
 			st.Name, token, who(st.Leader), st.Leader.Token, r.to)
+	case earlier != nil:
+		return fail(exitNo, "%s, under token %d: %w", st.Name, token, earlier)
 	default:
 		a.say("%s leads %s under token %d, after token %d", r.to, st.Name, st.Leader.Token, token)
 	}
-	return printLeader(a, st)
+	return printLeader(ctx, a, nil, st)
 }
 
 // stillStands says so if the candidate does not wait any more: then the leader leads on.
@@ -227,8 +281,8 @@ not moved, and listed.
 
 A candidate that goes on waiting may lead again once others leave: stop it before you drain the next machine.
 Locks do not move; their holders give them back. Exit 0 if nothing is led there any more; 1 if there is no such
-candidate, or if something was not moved because nobody else waits for it; 124 if something was not moved within
---wait.`,
+candidate, or if something was not moved because nobody else waits for it, or was given up and nobody leads it;
+124 if something was not moved within --wait.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
 				return fmt.Errorf("give one HOST, or the ID of one candidate: 'primacy status' shows the leaders")
@@ -250,7 +304,9 @@ type moveJSON struct {
 	Result string        `json:"result"` // moved, left, late or failed
 	Leader *shown.Entry  `json:"leader"` // who leads now
 	Error  string        `json:"error,omitempty"`
-	code   int
+
+	code    int
+	givenUp bool // and nobody is known to lead
 }
 
 // drained is what became of all that one candidate led.
@@ -274,7 +330,7 @@ func drainCandidate(ctx context.Context, a *app, id string, r request) error {
 	if err != nil {
 		return err
 	}
-	m.By = a.person()
+	m.By, m.Force = a.person(), r.force
 	listCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	states, err := s.List(listCtx, "")
@@ -301,10 +357,10 @@ func (d *drained) tell(move handover.Move) {
 	case d.output == "json":
 	case d.output == "ndjson":
 		_ = d.writeJSON(m)
+	case m.givenUp:
+		fmt.Fprintf(d.stdout, "%s: %s\n", clean(m.Name), m.Error)
 	case m.Error != "":
 		fmt.Fprintf(d.stdout, "%s: not moved: %s\n", clean(m.Name), m.Error)
-	case m.Leader == nil:
-		fmt.Fprintf(d.stdout, "%s: moved: nobody leads\n", clean(m.Name))
 	default:
 		fmt.Fprintf(d.stdout, "%s: moved: %s leads under token %d\n", clean(m.Name), orDash(m.Leader.ID),
 			m.Leader.Token)
@@ -320,12 +376,13 @@ func moveToJSON(move handover.Move) moveJSON {
 	if move.Err != nil {
 		m.Error = oneLine(move.Err)
 	}
-	switch move.Result {
-	case handover.Left:
+	m.givenUp = errors.Is(move.Err, handover.ErrGivenUp)
+	switch {
+	case move.Result == handover.Left, m.givenUp:
 		m.code = exitNo
-	case handover.Late:
+	case move.Result == handover.Late:
 		m.code = exitNotAcquired
-	case handover.Failed:
+	case move.Result == handover.Failed:
 		m.code = codeOf(move.Err)
 	}
 	return m
@@ -339,15 +396,23 @@ func (d *drained) sum() error {
 			return err
 		}
 	}
-	code, stays := 0, 0
+	code, stays, givenUp := 0, 0, 0
 	for _, m := range d.moves {
-		if code = max(code, m.code); m.code != 0 {
+		switch code = max(code, m.code); {
+		case m.givenUp:
+			givenUp++
+		case m.code != 0:
 			stays++
 		}
 	}
+	lost := fmt.Sprintf("%d of the %d that %s led have no leader that is known to live", givenUp, len(d.moves), d.id)
 	switch {
-	case code != 0:
+	case stays > 0 && givenUp > 0:
+		return fail(code, "%s still leads %d of the %d it led; %s", d.id, stays, len(d.moves), lost)
+	case stays > 0:
 		return fail(code, "%s still leads %d of the %d it led", d.id, stays, len(d.moves))
+	case givenUp > 0:
+		return fail(code, "%s", lost)
 	case len(d.known) == 0:
 		return fail(exitNo, "no candidate has the ID %s or is on a host of that name: "+
 			"'primacy status -o json' shows all", d.id)

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -16,7 +17,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
 	"github.com/primacy-go/primacy/open"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // stops is a command that says when it has stopped.
@@ -70,6 +75,37 @@ func TestTransferToOneInTheMiddleOfTheLine(t *testing.T) {
 		strings.Repeat("x", 300)).ends(exitUsage).inOneLine().complains("--reason has 300 bytes")
 }
 
+// With --token nobody is asked who has begun to lead since an operator looked.
+func TestATokenNamesTheOnlyTermThatIsAsked(t *testing.T) {
+	w := newWorld(t)
+	line := w.crowd("n", "a", "b", "c")
+	token := func() string {
+		st := decode[stateJSON](w, w.start("leader", "n", "-o", "json").ends(0).out.String())
+		return st.Leader.Token.String()
+	}
+	first := token()
+	// What a command of run finds in its environment is of another term, and does not count.
+	w.with("PRIMACY_TOKEN=1").start("transfer", "n", "--to", "b", "--token", first).ends(0).says("b\n")
+	line["a"].ends(exitResigned)
+	line["b"].prints("up")
+	over := "the term of n under token " + first + " is over: b leads now under token " + token() + "; nobody was asked"
+	w.start("resign", "n", "--token", first).ends(exitNo).inOneLine().complains(over)
+	for _, to := range []string{"b", "c"} { // also if it leads already, under another token
+		w.start("transfer", "n", "--to", to, "--token", first).ends(exitNo).inOneLine().complains(over)
+	}
+	w.start("resign", "other", "--token", first).ends(exitNo).inOneLine().complains("is over: nobody leads now")
+	for _, bad := range []string{"0", "x", "-1", "18446744073709551616"} {
+		w.start("resign", "n", "--token="+bad).ends(exitUsage).inOneLine().complains("--token", "is not a token")
+	}
+	w.start("resign", "n", "--token=").ends(exitUsage).inOneLine().complains("--token is empty")
+	if line["b"].out.String() != "up\n" {
+		t.Errorf("b stopped: %q", line["b"].out.String())
+	}
+	w.with("PRIMACY_TOKEN=1").start("resign", "n", "--token", token()).ends(0)
+	line["b"].ends(exitResigned)
+	w.killAll()
+}
+
 func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
 	a := w.start("run", "--id", "a", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
@@ -84,6 +120,7 @@ func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 
 // A successor that goes while the work stops: whoever is next leads, and that is said.
 func TestTheHeirGoesWhileTheWorkStops(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	a := w.start("run", "--id", "a", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
 		`trap 'echo stopping; until [ -e go ]; do sleep 0.05; done; exit 0' TERM; echo up
@@ -159,6 +196,7 @@ func TestDrainMovesAllThatOneLeads(t *testing.T) {
 // Candidates without --id are HOST-PID-XXXX: an operator names the host. One host's name is the
 // beginning of another's here, and each host has two candidates.
 func TestAHostIsDrainedAndTransferredTo(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	stand := func(id, name string, place int) *prog {
 		p := w.start("run", "--id", id, name, "sh", "-c", stops)
@@ -196,6 +234,7 @@ func TestAHostIsDrainedAndTransferredTo(t *testing.T) {
 
 // One that does not stop is told as late, and the exit code says so.
 func TestDrainOfOneThatDoesNotStop(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	for i, id := range []string{"old", "new"} {
 		e := w.session(id).Election("deaf")
@@ -260,6 +299,7 @@ func TestTransferIsInTheHelp(t *testing.T) {
 // through while a name is handed about: the line is never empty, and it is led by those alone who
 // were named, one after the other.
 func TestTransfersOnEtcdLeaveNoMomentWithoutAClaim(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{w.server.Addr()}, DialTimeout: limit})
 	if err != nil {
@@ -346,4 +386,112 @@ func holdersSeen(t *testing.T, events clientv3.WatchChan, last int64) (seen []in
 		}
 	}
 	return seen
+}
+
+// What was given up, and nobody leads after it, is no move, and is not what one still leads.
+func TestADrainSaysWhatNobodyLeads(t *testing.T) {
+	led := primacy.State{Leader: &primacy.Entry{ID: "old", Token: 3}}
+	gone := handover.Move{Name: "gone", Token: 5, Result: handover.Failed, Err: fmt.Errorf("%w, and nobody leads",
+		handover.ErrGivenUp)}
+	stays := handover.Move{Name: "stays", Token: 3, Result: handover.Left, Now: led, Err: errors.New("nobody waits")}
+	for _, c := range []struct {
+		moves []handover.Move
+		sum   string
+	}{
+		{[]handover.Move{gone}, "1 of the 1 that old led have no leader that is known to live"},
+		{[]handover.Move{gone, stays},
+			"old still leads 1 of the 2 it led; 1 of the 2 that old led have no leader that is known to live"},
+	} {
+		for _, output := range []string{"table", "json"} {
+			var out strings.Builder
+			d := drained{app: &app{stdout: &out, output: output}, id: "old", known: []string{"old"}}
+			for _, move := range c.moves {
+				d.tell(move)
+			}
+			if err := d.sum(); codeOf(err) != exitNo || err.Error() != c.sum {
+				t.Errorf("%v, code %d", err, codeOf(err))
+			}
+			want := "gone: it was given up, and nobody leads\n"
+			if output == "json" {
+				want = `"error": "it was given up, and nobody leads"`
+			}
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: %s", output, out.String())
+			}
+		}
+	}
+}
+
+// A transfer to a process that was killed, and whose ID waits under another lease, is not done.
+func TestATransferToAnEarlierProcessIsNoSuccess(t *testing.T) {
+	var out strings.Builder
+	a := &app{stdout: &out, stderr: &out, output: "table"}
+	st := primacy.State{Name: "n", Leader: &primacy.Entry{ID: "c", Token: 5, Lease: "4"},
+		Waiting: []primacy.Entry{{ID: "c", Token: 9, Lease: "8"}}}
+	err := (&request{to: "c"}).answered(t.Context(), a, nil, st, 3)
+	if codeOf(err) != exitNo || !strings.Contains(err.Error(),
+		"n, under token 3: it was given up, and handed to an earlier process of c, which may be dead") {
+		t.Errorf("code %d: %v", codeOf(err), err)
+	}
+	st.Waiting[0].Lease = "4" // another claim of the same process
+	if err := (&request{to: "c"}).answered(t.Context(), a, nil, st, 3); err != nil {
+		t.Error(err)
+	}
+}
+
+// noAdmissions is a store that refuses to write what is paused, and who is admitted.
+type noAdmissions struct{ *memstore.Store }
+
+func (noAdmissions) Append(context.Context, string, driver.Record, int) (driver.Record, bool, error) {
+	return driver.Record{}, false, driver.ErrRefused
+}
+
+// A transfer of a shard is not asked for if a pause of its group keeps out whom it names.
+func TestATransferOfAShardAsksForItsGroup(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	session := func(st driver.Store, id string) *primacy.Session {
+		s, err := primacy.NewSession(st, &primacy.Options{ID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			_ = s.Close(ctx) // what it leads nobody resigns
+		})
+		return s
+	}
+	one, two, ops := session(st, "a"), session(st, "b"), session(noAdmissions{st}, "ops")
+	e := ops.Election("g/0001")
+	value := &primacy.CampaignOptions{Value: []byte(`{"shards":8,"instance":"i","weight":1,"ready":true}`)}
+	for _, name := range []string{"g", "g/0001"} {
+		if _, err := one.Election(name).Campaign(t.Context(), value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go func() { _, _ = two.Election("g/0001").Campaign(t.Context(), nil) }()
+	for st, err := range e.Observe(t.Context(), primacy.WholeLine) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(st.Waiting) == 1 {
+			break
+		}
+	}
+	p := pauses.Pause{Scope: "g", By: "ann", Reason: "drill", NoElections: true}
+	if _, err := pauses.Set(t.Context(), st, p); err != nil {
+		t.Fatal(err)
+	}
+	m, err := handover.NewMover(ops, ops.Store(), "", time.Minute, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &app{timeout: time.Minute}
+	if _, err := (&request{to: "b"}).ask(t.Context(), a, m, e); !errors.Is(err, pauses.ErrNotAdmitted) {
+		t.Errorf("asked: %v", err)
+	}
+	if _, err := (&request{}).ask(t.Context(), a, m, e); !errors.Is(err, handover.ErrNobodyFollows) ||
+		!strings.Contains(err.Error(), "or give --force") {
+		t.Errorf("asked to resign: %v", err)
+	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
+	"github.com/primacy-go/primacy/driver"
 )
 
 func historyCommand(a *app) *cobra.Command {
@@ -39,7 +39,7 @@ nothing is known of NAME.`,
 }
 
 func showHistory(ctx context.Context, a *app, name string, limit int) error {
-	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
+	s, st, done, err := a.openSession(ctx, primacy.Options{}, false)
 	if err != nil {
 		return err
 	}
@@ -54,6 +54,9 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	if err != nil {
 		return err
 	}
+	if len(all) > 1 && all[0].Reason == primacy.Leads && all[0].From.IsZero() && !begun(ctx, s, st, name) {
+		all = all[1:] // it gives the place back
+	}
 	if n := s.Stats().Unreadable; n > 0 {
 		a.say("warning: %d %s of %s left out: unreadable", n, plural(int(n), "record", "records"), clean(name))
 	}
@@ -61,7 +64,10 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	case a.output != "table":
 		err = writeTerms(a, all)
 	case len(all) > 0:
-		err = printTerms(a, all, limit)
+		if err = printTerms(a, all, limit); err == nil {
+			paused, pausedErr := pausesOver(ctx, st, name)
+			printPauses(a, paused, pausedErr)
+		}
 	}
 	if err == nil && len(all) == 0 {
 		return fail(exitNo, "nothing is known of %s: nobody has led it, or it is a lock", name)
@@ -69,17 +75,15 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	return err
 }
 
+// begun says whether somebody leads, and not only holds the place in a pause of elections.
+func begun(ctx context.Context, s *primacy.Session, st driver.Store, name string) bool {
+	now, err := s.Election(name).State(ctx)
+	return err != nil || shown.NewElected(s, st, false).Correct(ctx, now)[0].Leader != nil
+}
+
 // writeTerms writes one array for json, an object a line for ndjson.
 func writeTerms(a *app, all []primacy.TermRecord) error {
-	if a.output == "json" {
-		return a.writeJSON(shown.TermsOf(all))
-	}
-	for _, j := range shown.TermsOf(all) {
-		if err := a.writeJSON(j); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeRows(a, shown.TermsOf(all))
 }
 
 // printTerms prints at most limit lines of terms, the newest first; 0: all.
@@ -204,71 +208,13 @@ func gapBefore(r primacy.TermRecord) string {
 
 // mayLead is said of an exclusive claim of which no term was recorded: it may be a lock's, or in
 // its first moment, or another program's.
-const mayLead = "leader or lock holder"
+const mayLead = shown.MayLead
 
 // why tells people why a term ended.
-func why(r primacy.TermRecord) string {
-	if r.Reason == primacy.Leads && r.From.IsZero() {
-		return mayLead
-	}
-	s := clean(shown.Told(r.Reason))
-	switch r.Reason {
-	case primacy.Leads:
-		return s
-	case primacy.Transferred:
-		s += " to " + cmp.Or(clean(r.Successor), "another")
-	case primacy.Unknown, primacy.Expired:
-		s = whyExpired(s, r)
-	}
-	if r.Text != "" {
-		s += ": " + clean(r.Text)
-	}
-	if r.Outlived > 0 {
-		s += fmt.Sprintf("; its work was alive %s after the lease deadline", short(r.Outlived))
-	}
-	return s
-}
-
-// whyExpired says what is known of a term that was not renewed, or of whose end nobody told.
-func whyExpired(s string, r primacy.TermRecord) string {
-	outage := ""
-	switch {
-	case r.DownFrom.IsZero():
-	case r.DownTo.IsZero():
-		outage = fmt.Sprintf("the store had not answered since %s", r.DownFrom.Local().Format(time.TimeOnly))
-	default:
-		outage = fmt.Sprintf("the store did not answer for %s (%s to %s)", short(r.DownTo.Sub(r.DownFrom)),
-			r.DownFrom.Local().Format(time.TimeOnly), r.DownTo.Local().Format(time.TimeOnly))
-	}
-	switch {
-	case r.Reason == primacy.Unknown && outage != "":
-		s = "no end was recorded: " + outage
-	case outage != "":
-		s += ": " + outage
-	case r.Paused > 0:
-		s += fmt.Sprintf(": its process was frozen for %s", short(r.Paused))
-	}
-	if r.Reason == primacy.Unknown && r.ToAfter.After(r.From) {
-		s += "; last known to lead at " + clock(r.ToAfter)
-	}
-	return s
-}
+func why(r primacy.TermRecord) string { return shown.Why(r, time.Local) }
 
 // clock is a time as people read it, to the second.
-func clock(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.Local().Format("2006-01-02 15:04:05")
-}
+func clock(t time.Time) string { return shown.Clock(t, time.Local) }
 
 // short is a duration in two or three digits, as far as people care.
-func short(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return d.Round(time.Millisecond).String()
-	case d < time.Minute:
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
-}
+func short(d time.Duration) string { return shown.Short(d) }

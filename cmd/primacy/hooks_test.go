@@ -75,6 +75,7 @@ func TestTheReleaseDoesNotWaitForAHook(t *testing.T) {
 // A hook that acts as leader is bound to the term as the command is: frozen, its supervisor leaves
 // nothing that acts beside the next leader.
 func TestAnElectedHookEndsWithTheTerm(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "12s", "--hook-timeout", "1h", "--on-elected", "primacy worker acts & "+stubborn, "n",
 		"true")
@@ -119,6 +120,7 @@ func TestLeaderChanges(t *testing.T) {
 
 // A hook of a killed supervisor is ended by its guardian, and its term is given up.
 func TestTheHookOfAKilledSupervisor(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "60s", "--stop-timeout", "200ms", "--hook-timeout", "1h", "--on-elected",
 		"echo up >>log; "+stubborn, "n", "true")
@@ -156,6 +158,7 @@ func TestOnExitRestart(t *testing.T) {
 
 // stop-now does not wait for the deadline when the store falls silent.
 func TestOnUnreachableStopNow(t *testing.T) {
+	onlyInVerify(t)
 	// How long before the deadline the command is told at most, and at least. It has a tenth of the
 	// ttl to stop.
 	for how, want := range map[string][2]time.Duration{"stop-now": {limit, 5 * time.Second},
@@ -191,6 +194,7 @@ func TestOnUnreachableStopNow(t *testing.T) {
 }
 
 func TestChoices(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	for flag, want := range map[string]string{"--notify": "candidate or leader", "--on-lost": "exit or recampaign",
 		"--on-exit": "resign or restart", "--on-unreachable": "stop-at-deadline or stop-now"} {
@@ -213,13 +217,14 @@ func pidOf(p *prog) string { return strconv.Itoa(p.cmd.Process.Pid) }
 // A signal while the on-deposed hook of a lost term runs is the end: nobody stands again after it,
 // and the exit code is that of the loss.
 func TestASignalWhileTheHookOfALostTermRuns(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	p := w.start("run", "--events", "log", "--on-lost", "recampaign", "--hook-timeout", "10s",
 		"--on-deposed", "echo hook >>hooked; exec sleep 1000", "n", "sh", "-c", "echo up; exec sleep 1000").prints("up")
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	w.writes("hooked", "hook")
 	p.signal(syscall.SIGTERM).ends(exitLost)
-	want := "candidate elected started stopping exited deposed released hook finished"
+	want := "candidate elected started stopping killed exited deposed released hook finished"
 	if got := strings.Join(words(w.events("log")), " "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

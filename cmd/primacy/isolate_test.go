@@ -23,6 +23,7 @@ func needIsolation(w *world) {
 // Supervisor and guardian are killed at one instant. With --isolate pid nothing of the command is
 // left, also not what has escaped into a session of its own.
 func TestIsolatedBothKilled(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	needIsolation(w)
 	first := w.candidate("first", "--ttl", "10s", "--isolate", "pid")

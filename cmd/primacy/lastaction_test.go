@@ -159,6 +159,7 @@ func TestAFrozenSupervisorsLeaseRunsOut(t *testing.T) {
 
 // TestSupervisorAndGuardianKilled: nobody is left who knows. The lease stands until it runs out.
 func TestSupervisorAndGuardianKilled(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "60s", "n", "sh", "-c", upAndSleep).prints("up")
 	line := w.awaitLine("n", 1)
@@ -180,6 +181,7 @@ func TestSupervisorAndGuardianKilled(t *testing.T) {
 // TestAGuardianWithoutAStoreEnds: the way to the store is silent, or leads nowhere. The guardian
 // tries for a ttl, says nothing, and is gone.
 func TestAGuardianWithoutAStoreEnds(t *testing.T) {
+	onlyInVerify(t)
 	for _, kind := range []string{"silent", "refused"} {
 		t.Run(kind, func(t *testing.T) {
 			w := newWorld(t)
@@ -207,6 +209,7 @@ func TestAGuardianWithoutAStoreEnds(t *testing.T) {
 
 // A store that answers again within the ttl is asked again.
 func TestAGuardianTriesAgain(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	proxy := etcdtest.NewProxy(w, w.server.Addr())
 	p := w.start("run", "--ttl", "60s", "--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
@@ -241,6 +244,7 @@ func TestAKilledLockIsGivenBack(t *testing.T) {
 // TestAKilledHostsLeadershipIsGivenUp: the embedded store goes down with the supervisor that hosts
 // it. Another process takes it over, and the guardian asks that one.
 func TestAKilledHostsLeadershipIsGivenUp(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	w := plainWorld(t)
 	first := w.candidate("c0").prints("up")

@@ -14,6 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
+	"github.com/primacy-go/primacy/driver"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 func leaderCommand(a *app) *cobra.Command {
@@ -63,17 +66,24 @@ func showLeader(ctx context.Context, a *app, name string, o leaderOptions) error
 			return fmt.Errorf("--is-me needs --id or PRIMACY_ID: who am I?")
 		}
 	}
-	st, err := awaitLeader(ctx, a, name, o)
+	s, store, done, err := a.openSession(ctx, primacy.Options{}, false)
+	if err != nil {
+		return err
+	}
+	defer done()
+	st, err := awaitLeader(ctx, a, s, store, name, o)
 	if err != nil {
 		return err
 	}
 	if o.is == "" || a.output != "table" {
-		if err := printLeader(a, st); err != nil {
+		if err := printLeader(ctx, a, store, st); err != nil {
 			return err
 		}
 	}
 	if st.Leader == nil {
-		return fail(exitNo, "nobody leads %s", name)
+		ctx, cancel := context.WithTimeout(ctx, a.timeout)
+		defer cancel()
+		return nobodyLeads(ctx, store, name)
 	}
 	if !o.met(st) {
 		return &exitError{code: exitNo}
@@ -82,22 +92,21 @@ func showLeader(ctx context.Context, a *app, name string, o leaderOptions) error
 }
 
 // awaitLeader reads the state of name, or waits until it is as asked for.
-func awaitLeader(ctx context.Context, a *app, name string, o leaderOptions) (primacy.State, error) {
-	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
-	if err != nil {
-		return primacy.State{}, err
-	}
-	defer done()
-	e := s.Election(name)
+func awaitLeader(ctx context.Context, a *app, s *primacy.Session, store driver.Store, name string, o leaderOptions,
+) (primacy.State, error) {
 	readCtx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
+	e := s.Election(name)
 	st, err := e.State(readCtx)
+	if err == nil && st.Leader != nil {
+		st = shown.NewElected(s, store, false).Correct(readCtx, st)[0]
+	}
 	if err != nil || o.wait <= 0 || o.met(st) {
 		return st, err
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
-	for next, err := range e.Observe(waitCtx) {
+	for next, err := range e.Observe(waitCtx, primacy.HeedPauses) {
 		if st = next; err == nil && o.met(st) {
 			return st, nil
 		}
@@ -112,9 +121,17 @@ func (o leaderOptions) met(st primacy.State) bool {
 	return slices.ContainsFunc(holders(st), func(h primacy.Entry) bool { return o.is == "" || h.ID == o.is })
 }
 
-func printLeader(a *app, st primacy.State) error {
+// printLeader prints who leads. In JSON it adds what is paused, where store is not nil.
+func printLeader(ctx context.Context, a *app, store driver.Store, st primacy.State) error {
 	if a.output != "table" {
-		return a.writeJSON(stateToJSON(st, nil))
+		j := stateToJSON(st, nil)
+		if store != nil {
+			ctx, cancel := context.WithTimeout(ctx, a.timeout)
+			defer cancel()
+			p, _ := pauses.Of(ctx, store, st.Name)
+			j.Paused = shown.PauseOf(p)
+		}
+		return a.writeJSON(j)
 	}
 	for _, h := range holders(st) {
 		fmt.Fprintln(a.stdout, who(&h))
@@ -174,7 +191,7 @@ func showChanges(ctx context.Context, a *app, names []string, once bool) error {
 	var wg sync.WaitGroup
 	for _, n := range names {
 		wg.Go(func() {
-			for st, err := range s.Election(n).Observe(ctx) {
+			for st, err := range s.Election(n).Observe(ctx, primacy.HeedPauses) {
 				mu.Lock()
 				werr := printChange(a, st, err)
 				mu.Unlock()

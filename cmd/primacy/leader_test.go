@@ -244,6 +244,7 @@ func TestObserveTellsNowAndEachChange(t *testing.T) {
 }
 
 func TestObserveSurvivesARestartOfTheStoreAndTellsIt(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	shared.start(t)
 	server := etcdtest.Start(t, etcdtest.Options{})

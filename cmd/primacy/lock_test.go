@@ -21,7 +21,7 @@ import (
 
 func TestALocksCommandIsTheCommand(t *testing.T) {
 	w := newWorld(t).with("SHELL=")
-	for _, c := range []struct {
+	for i, c := range []struct {
 		args []string
 		code int
 		out  string
@@ -43,6 +43,9 @@ func TestALocksCommandIsTheCommand(t *testing.T) {
 		{[]string{"n", "--command", ""}, 0, ""},
 		{[]string{"a b/ü", "sh", "-c", `printf %s "$PRIMACY_NAME"`}, 0, "a b/ü"},
 	} {
+		if few(3, i) {
+			continue
+		}
 		p := w.start(append([]string{"lock", "-q"}, c.args...)...).ends(c.code)
 		if p.out.String() != c.out || p.err.String() != "" {
 			t.Errorf("%v: stdout %q, stderr %q; want %q and nothing", p, p.out.String(), p.err.String(), c.out)
@@ -62,7 +65,7 @@ func TestALocksCommandIsTheCommand(t *testing.T) {
 // Each of these is refused before anything is asked of a store: the URL leads nowhere.
 func TestALockThatCannotWorkIsOneLine(t *testing.T) {
 	w := newWorld(t).with("PRIMACY_STORE=etcd://127.0.0.1:1")
-	for _, c := range []struct {
+	for i, c := range []struct {
 		args, env string
 		code      int
 		want      string
@@ -99,6 +102,9 @@ func TestALockThatCannotWorkIsOneLine(t *testing.T) {
 		{"-q n true", "", exitUnreachable, "127.0.0.1:1"},
 		{"n -q", "", exitUnreachable, "127.0.0.1:1"},
 	} {
+		if few(4, i) {
+			continue
+		}
 		p := w.with(c.env).start(append([]string{"lock", "--timeout", "2s"}, strings.Fields(c.args)...)...)
 		p.ends(c.code).inOneLine().complains(c.want)
 	}
@@ -119,6 +125,7 @@ func TestALockOnASilentStoreIs121(t *testing.T) {
 
 // On every verb --wait takes flock's seconds and durations.
 func TestSecondsAreFlocksAndOurs(t *testing.T) {
+	onlyInVerify(t)
 	for in, want := range map[string]time.Duration{
 		"0": 0, "5": 5 * time.Second, "2.5": 2500 * time.Millisecond, ".25": 250 * time.Millisecond,
 		"1e3": 1000 * time.Second, "0x10": -1,
@@ -188,7 +195,10 @@ func (w *world) lockIsTaken(code int, says string, args ...string) {
 // tokens grow.
 func TestLockedRoundsOfFourProcessesExcludeEachOther(t *testing.T) {
 	w := newWorld(t)
-	const shells, rounds = 4, 15
+	shells, rounds := 4, 15
+	if testing.Short() {
+		rounds = 4
+	}
 	script := `for i in $(seq ` + strconv.Itoa(rounds) + `); do primacy lock -q n -- sh -c '
 		mkdir busy || echo TWO >>bad
 		n=$(cat count 2>/dev/null || echo 0); echo $PRIMACY_TOKEN >>tokens; echo $((n+1)) >count
@@ -251,6 +261,7 @@ func TestWaitingForALockEndsAtOnceOnASignal(t *testing.T) {
 
 // What nohup ignores must not end the wait, and reaches a command that asks for it.
 func TestAnIgnoredHangupDoesNotEndTheWait(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	for _, verb := range []string{"run", "lock"} {
 		holder := w.start(verb, "n", "sleep", "1000").tells("n under token")
@@ -568,7 +579,7 @@ func TestWithoutACommandALossIsToldAtOnce(t *testing.T) {
 func TestALockInsideTheSameLockIsRefused(t *testing.T) {
 	w := newWorld(t)
 	const refused = "by the command around this one already"
-	for _, c := range []struct {
+	for i, c := range []struct {
 		args string
 		code int
 		want string
@@ -592,6 +603,9 @@ func TestALockInsideTheSameLockIsRefused(t *testing.T) {
 		{"lock n primacy lock m echo both", 0, ""},
 		{"lock n primacy lock n/m echo both", 0, ""},
 	} {
+		if few(4, i) {
+			continue
+		}
 		p := w.start(strings.Fields(c.args)...).ends(c.code).complains(c.want)
 		if ran := strings.Contains(p.out.String(), "both"); ran != (c.code == 0) {
 			t.Errorf("%v: stdout %q, stderr %q", p, p.out.String(), p.err.String())

@@ -151,7 +151,8 @@ found; 1 means that the answer to a question is no.`,
 	f.StringVar(&a.configPath, "config", "",
 		"a TOML file of flags, with a [table] for each command; a flag goes before the environment, that before it")
 	root.AddCommand(runCommand(a), lockCommand(a), leaderCommand(a), observeCommand(a), resignCommand(a),
-		transferCommand(a), drainCommand(a), statusCommand(a), historyCommand(a), topCommand(a), versionCommand(a),
+		transferCommand(a), drainCommand(a), pauseCommand(a), resumeCommand(a), shardsCommand(a),
+		statusCommand(a), historyCommand(a), topCommand(a), dashboardCommand(a), versionCommand(a),
 		devCommand(a), demoCommand(a), doctorCommand(a), workerCommand(), serveCommand(a), cronCommand(a),
 		postgresCommand(a))
 	root.AddCommand(schemaCommand(a), storesTopic())
@@ -184,9 +185,10 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		if f.Changed || f.Name == "help" || err != nil {
 			return
 		}
+		_, none := f.Annotations[noVariable]
 		key := variable(f.Name)
 		v := os.Getenv(key) // empty is not set, as a unit file or a Dockerfile leaves it
-		if v == "" {
+		if v == "" || none {
 			err = a.config.set(flags, f)
 		} else if e := flags.Set(f.Name, v); e != nil {
 			err = fmt.Errorf("%s=%q: %w", key, v, e)
@@ -226,6 +228,10 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	}
 	return nil
 }
+
+// noVariable marks a flag that no environment variable stands for: what has its name means another
+// thing.
+const noVariable = "primacy-no-variable"
 
 // variable is the environment variable that stands for a flag.
 func variable(flag string) string {

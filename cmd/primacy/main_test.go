@@ -428,6 +428,12 @@ func (p *prog) signal(sig syscall.Signal) *prog {
 // as a run of the program, would otherwise keep the machine busy.
 func (w *world) eventually(what string, ok func() bool) {
 	w.Helper()
+	w.within(limit, what, ok)
+}
+
+// within is eventually with a limit of its own.
+func (w *world) within(limit time.Duration, what string, ok func() bool) {
+	w.Helper()
 	for began := time.Now(); ; {
 		looked := time.Now()
 		if ok() {

@@ -61,7 +61,7 @@ func (m *monitor) start(ctx context.Context) (end func(), err error) {
 func (m *monitor) followLeader(ctx context.Context) {
 	var last primacy.Token
 	first := true
-	for st, err := range m.r.session.Election(m.r.name).Observe(ctx) {
+	for st, err := range m.r.session.Election(m.r.name).Observe(ctx, primacy.HeedPauses) {
 		var leader string
 		var token primacy.Token
 		if st.Leader != nil {
@@ -156,6 +156,7 @@ func (h *renewals) stuck(ttl time.Duration) error {
 func (m *monitor) followSession(ctx context.Context) {
 	for ev := range m.r.session.Events(ctx) {
 		m.renewals.notified(ev)
+		m.r.healthCheck.notified(ctx, ev)
 		if ev.Kind == primacy.DuplicateID {
 			m.r.say("warning: the ID %s is in the queue of %s already, of another process (%s): "+
 				"give each its own --id, or leave it out", clean(m.r.session.ID()), m.r.called(), standsAs(ev))

@@ -147,6 +147,7 @@ func TestEventsToAFullPipe(t *testing.T) {
 
 // The newest lines are kept, and how many were not is told.
 func TestEventsThatNobodyTakes(t *testing.T) {
+	onlyInVerify(t)
 	r, pw, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -291,6 +292,7 @@ func TestReadyWhenLeading(t *testing.T) {
 
 // A process whose lease nobody renews any more is wedged, but not one whose store is silent.
 func TestWedged(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	m, in := newServiceManager(w, "WATCHDOG_USEC=300000")
 	proxy := etcdtest.NewProxy(w, w.server.Addr())

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
@@ -20,6 +18,25 @@ type stateJSON struct {
 	Since time.Time    `json:"since,omitzero"` // the present leader's term, by its wall clock
 	Terms []shown.Term `json:"terms,omitempty"`
 	Error string       `json:"error,omitempty"`
+
+	Paused    *shown.Pause   `json:"paused,omitempty"`    // by an operator; of several pauses the strongest
+	Unhealthy []healthRecord `json:"unhealthy,omitempty"` // who has said so last, within a day
+	HeldBack  []heldBack     `json:"held_back,omitempty"` // who waits for the end of a pause, and does not stand
+
+	LostPlaces []lostPlace `json:"lost_places,omitempty"` // who was named to lead next in a pause, and is not elected
+}
+
+// lostPlace is a candidate that somebody has named, and that has lost its place since.
+type lostPlace struct {
+	ID    string        `json:"id"`
+	Token primacy.Token `json:"token"`
+	By    string        `json:"by"`
+}
+
+// heldBack is a candidate that waits for the end of a pause.
+type heldBack struct {
+	ID    string    `json:"id"`
+	Since time.Time `json:"since"`
 }
 
 func stateToJSON(st primacy.State, err error) stateJSON {
@@ -84,6 +101,19 @@ func (a *app) writeJSON(v any) error {
 	return enc.Encode(v)
 }
 
+// writeRows writes rows as one array, or with -o ndjson each on a line of its own.
+func writeRows[T any](a *app, rows []T) error {
+	if a.output == "json" {
+		return a.writeJSON(rows)
+	}
+	for _, r := range rows {
+		if err := a.writeJSON(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // who names a candidate for people: its ID, or what else is known of a claim that another program
 // entered.
 func who(s *primacy.Entry) string {
@@ -106,25 +136,9 @@ func orDash(s string) string {
 }
 
 // clean makes somebody else's text safe for a terminal: no control characters, not too long.
-func clean(s string) string {
-	const limit = 60
-	if len(s) > 8*limit { // a value may have megabytes
-		s = s[:8*limit]
-	}
-	if r := []rune(printable(s)); len(r) > limit {
-		return string(r[:limit-1]) + "…"
-	}
-	return printable(s)
-}
+func clean(s string) string { return shown.Clean(s) }
 
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '·'
-		}
-		return r
-	}, s)
-}
+func printable(s string) string { return shown.Printable(s) }
 
 // table prints rows in columns.
 func table(w io.Writer, rows ...[]string) error {

@@ -31,14 +31,16 @@ type adopting struct {
 	*cluster
 	patroni, secrets string
 	primary, undo    bool
+	anew, accept     bool
+	yes              bool // do not ask
 	wait             time.Duration
 }
 
 func postgresAdoptCommand(a *app) *cobra.Command {
 	v := &adopting{cluster: &cluster{app: a}}
 	c := &cobra.Command{
-		Use:   "adopt -f FILE [--primary | --undo] | --patroni FILE",
-		Short: "Take over the database of a cluster that Patroni has kept",
+		Use:   "adopt -f FILE [--primary | --undo | --anew] | --patroni FILE",
+		Short: "Take over the database of a cluster that Patroni has kept, or whose store was lost",
 		Long: `Take over an existing database from Patroni, on one machine, while its server goes on. Nothing is copied.
 The steps are in docs/postgres-migration.md.
 
@@ -56,6 +58,16 @@ started next shuts it down and starts it again, once the primary's was adopted t
 With --undo, as long as there is no record of the cluster, that note goes: Patroni may have the data again. The member
 must be stopped. Patroni is paused then, as before.
 
+Where the store was lost ("The store's data are gone" in docs/postgres-failover.md):
+
+  primacy postgres adopt -f FILE --anew                  on each machine: what its stopped member has
+  primacy postgres adopt -f FILE --anew --accept-loss    on the one with most: it is to begin the cluster anew
+  primacy postgres adopt -f FILE                         on the others: they are to join that
+
+With --anew it starts the member's server as a standby that follows nobody, has it read all of its WAL, and stops it.
+With --accept-loss it then writes into the store that this member alone may begin the cluster anew. What other members
+have and this one lacks is lost then. Nobody else looks what they have: that is the choice of whoever types it.
+
 Exit 1 if something has to be done first: nothing was noted then.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -67,7 +79,14 @@ Exit 1 if something has to be done first: nothing was noted then.`,
 			case v.path == "":
 				return errors.New("postgres adopt: give -f FILE, or --patroni FILE")
 			}
-			if v.undo {
+			switch {
+			case v.anew && (v.primary || v.undo):
+				return errors.New("postgres adopt: --anew goes without --primary and --undo")
+			case v.accept && !v.anew:
+				return errors.New("postgres adopt: --accept-loss goes with --anew")
+			case v.anew:
+				return v.beginAnew(cmd.Context())
+			case v.undo:
 				return v.revoke(cmd.Context())
 			}
 			return v.adopt(cmd.Context())
@@ -76,10 +95,13 @@ Exit 1 if something has to be done first: nothing was noted then.`,
 	c.Flags().StringVarP(&v.path, "file", "f", "", "the file of this member")
 	c.Flags().BoolVar(&v.primary, "primary", false, "this is the primary; Patroni is stopped on all machines")
 	c.Flags().BoolVar(&v.undo, "undo", false, "forget that this member was adopted: Patroni may have its data")
+	c.Flags().BoolVar(&v.anew, "anew", false, "the store was lost: say what this member has; see --accept-loss")
+	c.Flags().BoolVar(&v.accept, "accept-loss", false, "with --anew: begin the cluster anew with this member's data")
+	c.Flags().BoolVar(&v.yes, "yes", false, "do not ask")
 	c.Flags().StringVar(&v.patroni, "patroni", "", "Patroni's file of this member, to make one of ours from")
 	c.Flags().StringVar(&v.secrets, "secrets", "", "with --patroni: write the passwords into files there")
 	c.Flags().DurationVar(&v.wait, "wait", time.Minute, "how long to wait until a Patroni that was stopped is gone "+
-		"from the store")
+		"from the store; with --anew, for a server that reads no more WAL")
 	return c
 }
 
@@ -139,16 +161,23 @@ func (v *adopting) adopt(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	member := v.postgresMember(v.file)
-	server, err := pgserver.New(member.Server, pgserver.Exec{})
-	if err != nil {
-		return err
-	}
-	disk, err := clone.Open(member.Clone) // nobody else works in the directory until this is noted
+	server, disk, err := v.hold(nil)
 	if err != nil {
 		return err
 	}
 	defer disk.Close()
+	former, err := pgagent.StateOf(v.file.Data)
+	if err != nil {
+		return err
+	}
+	if rec, joins, err := v.joins(ctx, r, former); err != nil {
+		return err
+	} else if joins {
+		return v.join(ctx, rec, former, server, disk)
+	}
+	if why := waitsForAnew(former); why != nil {
+		return fail(exitNo, "not adopted: %w", why)
+	}
 	as := core.AdoptedStandby
 	if v.primary {
 		as = core.AdoptedPrimary
@@ -161,11 +190,29 @@ func (v *adopting) adopt(ctx context.Context) error {
 		return fail(exitNo, "not adopted: %w", err)
 	}
 	directory, system := disk.Identity()
-	if err := pgagent.Adopt(v.file.Data, system, directory, as); err != nil {
+	s, err := pgagent.Adopted(v.file.Data, system, directory, as)
+	if err == nil {
+		err = pgagent.Keep(v.file.Data, s)
+	}
+	if err != nil {
 		return err
 	}
 	v.say("%s is adopted as a %s: start it now: primacy postgres -f %s", v.file.Name, as, v.path)
 	return nil
+}
+
+// hold returns the server and the data directory of a member that does not run: nobody else works
+// there until the directory is closed. What the server prints goes to output, nil: to standard
+// error.
+func (v *adopting) hold(output *os.File) (*pgserver.Server, *clone.Dir, error) {
+	member := v.postgresMember(v.file)
+	member.Server.Output = output
+	server, err := pgserver.New(member.Server, pgserver.Exec{})
+	if err != nil {
+		return nil, nil, err
+	}
+	disk, err := clone.Open(member.Clone)
+	return server, disk, err
 }
 
 // revoke forgets an adoption that did not come about.
@@ -193,6 +240,9 @@ func (v *adopting) revoke(ctx context.Context) error {
 			v.name)
 	case s.Adopted == "":
 		return fail(exitNo, "nothing was changed: %s was not adopted", v.file.Data)
+	case s.Adopted == core.AdoptedAnew:
+		return fail(exitNo, "nothing was changed: %s was not adopted from Patroni: to begin with another member "+
+			"choose that one", v.file.Data)
 	}
 	if s.Adopted != core.AdoptedStandby {
 		p := former{r, v.file.Name, s.SystemID, 0}
@@ -350,6 +400,10 @@ type former struct {
 // kept says who keeps the database of a member whose cluster has no record: Patroni, or nobody.
 func (c *cluster) kept(ctx context.Context, r *reached) (well string, err error) {
 	s, err := pgagent.StateOf(c.file.Data)
+	if err == nil && s.Adopted == core.AdoptedAnew {
+		return "", errors.New("this member was chosen to begin the cluster anew, and the store does not say so: " +
+			"choose again: 'primacy postgres adopt --anew'")
+	}
 	if err != nil || s.Adopted != "" {
 		return fmt.Sprintf("adopted as a %s", s.Adopted), err
 	}

@@ -85,6 +85,7 @@ func TestLayout(t *testing.T) {
 // ends Patroni's pause then. One that was killed in between or after that does the same again. Once
 // a Patroni has its key back, it has to pause first.
 func TestAKilledTakeoverGoesOn(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	a := &app{stdout: io.Discard, stderr: io.Discard, store: w.store, ttl: 30 * time.Second, timeout: time.Minute}
 	c := &cluster{app: a, name: filepath.Base(w.dir), namespace: "/service"}

@@ -145,11 +145,11 @@ asked, if nobody is the primary or no such member could be promoted; 124 if the 
 
 // handOver has the primary hand over, and waits until another is the primary.
 func (v *asking) handOver(r *reached, to, reason string) error {
-	q := request{to: to, reason: reason, wait: v.wait}
+	q := request{to: to, reason: reason, wait: v.wait, exempt: true}
 	if err := q.check(); err != nil {
 		return err
 	}
-	token, err := q.ask(v.cmd.Context(), v.app, r.election)
+	token, err := q.ask(v.cmd.Context(), v.app, nil, r.election)
 	if err != nil {
 		return err
 	}

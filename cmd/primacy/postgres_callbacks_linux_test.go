@@ -47,6 +47,7 @@ func (c *pgCluster) calledLast(member, want string) {
 // TestPostgresCallbacks: each of them hangs. They are called as Patroni calls them, and nothing
 // waits for them: no switchover, no restart, no end of a member, no start of the next one.
 func TestPostgresCallbacks(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	oneDemo(t)
 	c := postgresCluster(t, 2, "3s", func(*pgMember) string {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
@@ -119,6 +120,11 @@ func (c *cluster) checkCluster(ctx context.Context, tell func(what string, err e
 			known = "not there yet"
 			if state == core.DataReady {
 				known, err = c.kept(ctx, r)
+			}
+		}
+		if err == nil && rec != nil {
+			if s, stateErr := agent.StateOf(c.file.Data); stateErr == nil && s.Stranger(*rec) != "" {
+				err = errors.New(s.Stranger(*rec))
 			}
 		}
 		tell("cluster", err, c.file.Cluster+": "+known)

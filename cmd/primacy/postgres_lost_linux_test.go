@@ -12,10 +12,13 @@ import (
 
 const storeLost = "the store was wiped or restored"
 
-// swaps ends etcd, changes its data, and starts it again.
-func (c *pgCluster) swaps(command string) {
+// swaps ends etcd and these members, changes the data of etcd, and starts it again.
+func (c *pgCluster) swaps(command string, too ...*pgMember) {
 	c.Helper()
 	c.etcd.Kill()
+	for _, m := range too {
+		m.Kill()
+	}
 	cmd := exec.Command("sh", "-ec", command)
 	cmd.Dir = filepath.Dir(c.etcdDir)
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -56,6 +56,11 @@ hooks, limited by --hook-timeout; PRIMACY_EVENT says which one it is, PRIMACY_LE
 before COMMAND, as part of the term; COMMAND starts even if it fails. on-deposed runs when nothing of COMMAND is
 left, at the same time as the release: the next leader may lead already. PRIMACY_REASON says why the term ended.
 
+--health is a shell line, run as the hooks are, or a URL. While it fails this candidate does not stand in the
+queue, so whoever waits is healthy. An unhealthy leader hands over if somebody waits; otherwise it leads on, or with
+--on-unhealthy resign gives up. Then it stays, whatever --on-lost says, and stands again once it is healthy, after
+30 s or more. Nobody hands over for its health while 'primacy pause' has paused NAME.
+
 Under systemd (Type=notify) it sends READY=1, STATUS=, STOPPING=1 and WATCHDOG=1. As process 1 of a container it
 reaps zombie processes. With --config, NAME and COMMAND may be 'name' and 'command' of the table [run].
 
@@ -81,8 +86,15 @@ executable/not found.`,
 			if o.Priority < 0 || o.Steady < 0 {
 				return fmt.Errorf("--priority and --steady must not be negative")
 			}
+			err := errors.Join(r.candidacy.validate(), r.shardOptions.validate(givenFlags(cmd.Flags())))
+			if err != nil {
+				return err
+			}
+			if r.shards > 0 {
+				r.liveBy = func(ctx context.Context) error { return liveSharded(ctx, r, value) }
+			}
 			r.win = func(ctx context.Context, s *primacy.Session) (*primacy.Term, error) {
-				o.Value = []byte(value)
+				o.Value, o.Health, o.ObeyPauses = []byte(value), r.healthCheck.health(), !r.ignorePauses
 				return s.Election(r.name).Campaign(ctx, &o)
 			}
 			return r.run(cmd.Context())
@@ -100,6 +112,8 @@ executable/not found.`,
 		"how long to wait in the queue before asking it (default three times the ttl)")
 	r.bothFlags(f)
 	r.runFlags(f)
+	r.candidacy.flags(f)
+	r.shardOptions.flags(f)
 	r.own = ownVariables(f)
 	return c
 }
@@ -251,10 +265,13 @@ type runner struct {
 	*app
 	contest
 	lifeOptions
+	candidacy
+	shardOptions
 	args        []string // the command; none: a lock is held until a signal
 	stopTimeout time.Duration
 	own         []string // environment variables meant for this process alone
 
+	liveBy     func(context.Context) error // live, or liveSharded
 	supervisor *supervise.Supervisor
 	signals    chan os.Signal
 	ignored    []os.Signal // ignored when this process began, as by nohup
@@ -272,6 +289,9 @@ type runner struct {
 	hooks   hooks
 	monitor monitor
 
+	healthCheck healthCheck
+	shard       *shardOf // nil: it is of no shard
+
 	// Of the present term.
 	status  supervise.Status // of the command, once it has ended
 	started bool
@@ -280,7 +300,8 @@ type runner struct {
 
 func newRunner(a *app, c contest) *runner {
 	r := &runner{app: a, contest: c}
-	r.standby.r, r.hooks.r, r.monitor.r = r, r, r
+	r.liveBy = r.live
+	r.standby.r, r.hooks.r, r.monitor.r, r.healthCheck.r = r, r, r, r
 	return r
 }
 
@@ -343,7 +364,7 @@ func (r *runner) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = r.live(ctx)
+	err = r.liveBy(ctx)
 	endReports(err)
 	return err
 }

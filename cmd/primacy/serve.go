@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -42,6 +43,8 @@ type serveOptions struct {
 	clientGo     bool
 	compat       string
 	etcd         etcdServing
+	clientCA     string
+	ui           uiServing
 }
 
 func serveCommand(a *app) *cobra.Command {
@@ -67,11 +70,13 @@ client is told to stop and every term is resigned.`,
 	f.StringVar(&o.socket, "socket", "",
 		"unix socket (default $XDG_RUNTIME_DIR/primacy/primacy.sock or /run/primacy/primacy.sock), or none")
 	f.StringArrayVar(&o.listen, "listen", nil,
-		"HOST:PORT to listen on too; other than loopback only with --tls-cert, --tls-key and --token-file")
+		"HOST:PORT to listen on too; other than loopback only with --tls-cert, --tls-key, and --token-file or "+
+			"--tls-client-ca")
 	f.StringArrayVar(&o.healthListen, "health-listen", nil,
 		"HOST:PORT for load balancers: /leader, /livez, /readyz and /metrics only, with no token")
 	f.StringVar(&o.cert, "tls-cert", "", "certificate for --listen (PEM)")
 	f.StringVar(&o.key, "tls-key", "", "its key (PEM)")
+	f.StringVar(&o.clientCA, "tls-client-ca", "", "who calls --listen needs a certificate of these authorities (PEM)")
 	f.StringVar(&o.tokenFile, "token-file", "", "file with the bearer token that --listen asks for")
 	f.StringArrayVar(&o.hosts, "allow-host", nil,
 		"host name by which --listen may be called, beside localhost and addresses")
@@ -84,6 +89,7 @@ client is told to stop and every term is resigned.`,
 	f.StringVar(&o.compat, "compat", "",
 		"leader-elector: answer GET / with the leader of --election, as that sidecar did")
 	o.etcd.register(f)
+	o.ui.register(f)
 	return c
 }
 
@@ -130,6 +136,11 @@ func (s *server) run(ctx context.Context) error {
 	if caps := st.Caps(); caps.Token == driver.TokenNone {
 		return fmt.Errorf("serve: %s has no tokens, by which clients say what they hold: use another store", caps.Store)
 	}
+	endPage, err := s.openPage(st, &o)
+	if err != nil {
+		return err
+	}
+	defer endPage()
 	if s.agent, err = agent.New(st, o); err != nil {
 		return err
 	}
@@ -221,6 +232,7 @@ func (s *server) watchdog(notify *sdnotify.Notifier) (stop func()) {
 // shutDown ends streams and locks first, since they keep their connections, then everything else.
 func (s *server) shutDown(ctx context.Context) {
 	s.agent.Stop()
+	s.ui.stop()
 	var all sync.WaitGroup
 	all.Go(func() { s.closeEtcd(ctx) })
 	for _, srv := range s.running {
@@ -247,6 +259,9 @@ func (s *server) options() (agent.Options, error) {
 		return o, fmt.Errorf("--max-streams %d: use 1 or more", s.streams)
 	}
 	s.secured.Conns = agent.ConnsFor(s.clients, s.streams)
+	if s.ui.on { // tabs take no room from clients
+		s.secured.Conns += pageStreams
+	}
 	switch {
 	case s.compat == "":
 	case s.compat != "leader-elector":
@@ -263,8 +278,11 @@ func (s *server) options() (agent.Options, error) {
 	var err error
 	if s.tokenFile != "" {
 		if o.Token, err = agent.LoadToken(s.tokenFile); err != nil {
-			return o, err
+			return o, fmt.Errorf("--token-file: %w", err)
 		}
+	}
+	if err := s.ui.check(o.Token); err != nil {
+		return o, err
 	}
 	s.secured.Token = o.Token != ""
 	switch {
@@ -278,7 +296,27 @@ func (s *server) options() (agent.Options, error) {
 		s.secured.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"http/1.1"}}
 	}
-	return o, nil
+	return o, s.askForCertificates()
+}
+
+// askForCertificates has TLS admit only clients with a certificate, if that was asked for.
+func (s *server) askForCertificates() error {
+	if s.clientCA == "" {
+		return nil
+	}
+	if s.secured.TLS == nil {
+		return errors.New("--tls-client-ca needs --tls-cert and --tls-key")
+	}
+	text, err := os.ReadFile(s.clientCA)
+	if err != nil {
+		return fmt.Errorf("--tls-client-ca: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return fmt.Errorf("--tls-client-ca: %s has no certificate (PEM)", s.clientCA)
+	}
+	s.secured.TLS.ClientAuth, s.secured.TLS.ClientCAs = tls.RequireAndVerifyClientCert, pool
+	return nil
 }
 
 // listeners opens all sockets, before the store is asked for anything: what is wrong with them
@@ -351,6 +389,9 @@ func (s *server) serve(l net.Listener, h http.Handler) {
 	srv, failed := secured.Serve(l, h, log.New(errors, "primacy: ", 0))
 	s.running = append(s.running, srv)
 	s.say("%s on %s", what, l.Addr())
+	if what == "serving" {
+		s.sayPage(l.Addr())
+	}
 	go func() {
 		if err := <-failed; err != nil {
 			s.failed <- fmt.Errorf("%s: %w", l.Addr(), err)

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -24,22 +23,10 @@ import (
 // requests returns how many calls the server has been sent, but for streams.
 func requests(t *testing.T, server *etcdtest.Server) (n int) {
 	t.Helper()
-	resp, err := http.Get(server.Endpoint() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range regexp.MustCompile(`(?m)^grpc_server_started_total\{.*grpc_type="unary"\} (\S+)$`).
-		FindAllSubmatch(text, -1) {
-		v, err := strconv.ParseFloat(string(m[1]), 64)
-		if err != nil {
-			t.Fatal(err)
+	for _, m := range server.Metrics(t) {
+		if m.Name == "grpc_server_started_total" && m.Label("grpc_type") == "unary" {
+			n += int(m.Value)
 		}
-		n += int(v)
 	}
 	return n
 }
@@ -113,6 +100,7 @@ func (w *world) busy(n int) {
 //
 // READERS=900 makes it long: ten runs, a TTL of 3 s, and four loops that compute (make readers).
 func TestServeManyReaders(t *testing.T) {
+	onlyInVerify(t)
 	shared.start(t)
 	readers, runs, changes, loops, ttl := 30, 1, 15, 0, "30s"
 	if text := os.Getenv("READERS"); text != "" {
@@ -167,6 +155,7 @@ func TestServeManyReaders(t *testing.T) {
 // Anybody on the machine can open streams on a port of loopback; the owner of the socket still
 // campaigns there.
 func TestServeAFullPortLeavesTheSocketFree(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	addr := "127.0.0.1:" + servertest.FreePort(t)
 	s := w.serve("a", "--listen", addr)

@@ -191,6 +191,7 @@ func TestServeAKilledClientHasResigned(t *testing.T) {
 // A server that is frozen loses its clients' terms, and its first answer when it is thawed is no.
 // The client that heard nothing knows from the deadline that it was told.
 func TestServeFrozen(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	a, b := w.serve("a", "--ttl", "10s"), w.serve("b", "--ttl", "10s")
 	one := a.campaign("one")
@@ -275,14 +276,23 @@ func TestServeStops(t *testing.T) {
 func TestServeWhatCannotWork(t *testing.T) {
 	w := newWorld(t)
 	short := filepath.Join(w.dir, "short")
-	if err := os.WriteFile(short, []byte("secret\n"), 0o600); err != nil {
-		t.Fatal(err)
+	long := filepath.Join(w.dir, "long")
+	for file, token := range map[string]string{short: "secret", long: strings.Repeat("secret", 4)} {
+		if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for want, args := range map[string][]string{
 		"0.0.0.0:0 is reached from other machines": {"--listen", "0.0.0.0:0"},
 		"use at least 16":                          {"--token-file", short},
 		"--token-file: open /nowhere":              {"--token-file", "/nowhere"},
 		"give --tls-cert and --tls-key":            {"--tls-cert", short},
+		"--tls-client-ca needs --tls-cert":         {"--tls-client-ca", short},
+		"--ui-actions needs --ui":                  {"--ui-actions"},
+		"--ui-token-file needs --ui":               {"--ui-token-file", long},
+		"--ui-token-file needs --token-file":       {"--ui-token-file", long, "--ui"},
+		"--ui-token-file: the token in":            {"--ui-token-file", short, "--ui", "--token-file", long},
+		"has the token of --token-file":            {"--ui-token-file", long, "--ui", "--token-file", long},
 		"--tls-cert: ":                             {"--tls-cert", short, "--tls-key", short},
 		"nothing to listen on":                     {"--socket", "none"},
 		"give HOST:PORT":                           {"--listen", "80"},
@@ -457,7 +467,7 @@ func TestServeSecrets(t *testing.T) {
 	store := strings.Replace(w.store, "etcd://", "etcd://nobody:"+canary+"@", 1)
 	addr := freeAddr(t)
 	a := w.with("PRIMACY_STORE="+store).serve("a", "-v", "--ttl", "2s", "--listen", addr, "--token-file", file,
-		"--tls-cert", cert, "--tls-key", key)
+		"--tls-cert", cert, "--tls-key", key, "--ui", "--ui-actions")
 	var texts []string
 	see := func(method, path, body string, headers ...string) int {
 		code, text := a.ask(method, path, body, headers...)
@@ -473,7 +483,9 @@ func TestServeSecrets(t *testing.T) {
 		texts = append(texts, out)
 	}
 	for _, path := range []string{"/metrics", "/v1/elections", "/livez", "/readyz", "/openapi.json",
-		"/v1/elections/n", "/leader/n", "/nothing", "/v1/cron"} {
+		"/v1/elections/n", "/leader/n", "/nothing", "/v1/cron", "/ui/", "/ui/store", "/ui/election?name=n",
+		"/ui/members",
+		"/ui/cron", "/ui/login", "/ui/nothing"} {
 		see("GET", path, "")
 	}
 	see("POST", "/v1/locks/n", `{"id":5}`)

@@ -37,7 +37,10 @@ func (r *runner) live(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer endMonitor()
+	defer func() { endMonitor(); r.healthCheck.end() }()
+	if err := r.healthCheck.start(); err != nil {
+		return err
+	}
 	r.idle(func() {
 		recordUnrecorded(ctx, r)
 		err = waitAfterCrashes(ctx, r)
@@ -63,13 +66,21 @@ func (r *runner) live(ctx context.Context) error {
 }
 
 // again says whether to stand again after a term that ended with err.
-func (r *runner) again(ctx context.Context, err error) bool {
-	if r.onLost != recampaign || ctx.Err() != nil || r.ending.Load() ||
+func (r *runner) again(ctx context.Context, token primacy.Token, err error) bool {
+	if r.onLost != recampaign && !r.forHealth(token) || ctx.Err() != nil || r.ending.Load() ||
 		r.started && r.status.Cause == supervise.CauseExited {
 		return false
 	}
 	code := codeOf(r.ended(ctx, err))
 	return err != nil && (code == exitLost || code == exitResigned)
+}
+
+// forHealth says whether the term ended because this candidate is unhealthy. Then it stays: what is
+// known of its health would be lost with the process. Its command may ask it to resign under the
+// same ID, which is another thing.
+func (r *runner) forHealth(token primacy.Token) bool {
+	h := r.healthCheck.health()
+	return h != nil && h.State().GaveUp == token
 }
 
 // pause waits for so long, or until ctx ends.
@@ -120,7 +131,7 @@ func (r *runner) lead(ctx context.Context, term *primacy.Term) (again bool, err 
 		err = r.lost(term)
 	}
 	r.current.Store(nil)
-	if again = r.again(ctx, err); !again {
+	if again = r.again(ctx, term.Token(), err); !again {
 		r.leaving.Store(true)
 		r.manager.stopping(releaseLimit + r.hooks.limit())
 	}

@@ -58,6 +58,7 @@ func TestTheStandbyIsGoneBeforeTheCommandStarts(t *testing.T) {
 // Lost, the command is stopped, the standby comes back, and leads again under a larger token. A
 // SIGTERM ends it for good.
 func TestRecampaign(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	p := w.start("run", "--on-lost", "recampaign", "--standby", "echo standby >>log; exec sleep 1000", "n", "sh",
 		"-c", "echo $PRIMACY_TOKEN >>log; exec sleep 1000").tells("leads n")
@@ -116,6 +117,7 @@ func TestSignalsWithAStandby(t *testing.T) {
 
 // A standby that ends is started again, and one that cannot start does not keep us from leading.
 func TestAStandbyThatEnds(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	first := w.start("run", "n", "sleep", "1000").tells("leads n")
 	p := w.start("run", "--standby", "echo up >>log; exit 9", "n", "true").tells("the standby ended with status 9")
@@ -125,6 +127,7 @@ func TestAStandbyThatEnds(t *testing.T) {
 }
 
 func TestBackoff(t *testing.T) {
+	onlyInVerify(t)
 	var b backoff
 	for i, c := range []struct{ ran, want time.Duration }{
 		{0, 1}, {time.Second, 2}, {0, 4}, {0, 8}, {0, 16}, {0, 30}, {29 * time.Second, 30}, {31 * time.Second, 1},
@@ -139,6 +142,7 @@ func TestBackoff(t *testing.T) {
 // ^Z stops a candidate with its standby, fg continues both, ^C ends it; the command has the
 // keyboard as without a standby.
 func TestJobControlWithAStandby(t *testing.T) {
+	onlyInVerify(t)
 	m := newTmux(newWorld(t))
 	first := m.start("run", "n", "sleep", "1000").tells("leads n")
 	m.types(`primacy run -q --ttl 60s --standby 'exec primacy worker log' n cat`, "Enter")

@@ -76,6 +76,7 @@ func TestTheNextRunRemovesWhatAKilledOneLeft(t *testing.T) {
 
 // Two processes may have one process ID: each in a container, with a folder in common.
 func TestAStateFileOfTheSameProcessID(t *testing.T) {
+	onlyInVerify(t)
 	dir := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", dir)
 	other, err := newStateFile("n", "other", 1, 0)

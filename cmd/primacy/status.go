@@ -12,9 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
 	pgagent "github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
+	"github.com/primacy-go/primacy/cmd/internal/top"
 	"github.com/primacy-go/primacy/driver"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 func statusCommand(a *app) *cobra.Command {
@@ -60,16 +63,38 @@ func showStatus(ctx context.Context, a *app, name string, all bool) error {
 	if err != nil {
 		return err
 	}
+	state = shown.NewElected(s, st, false).Correct(ctx, state)[0]
 	past, _ := s.Election(name).History(ctx, loopTerms) // a store without it shows the line
+	standing, names, pausedErr := pausesAndNames(ctx, s, name)
+	paused, over := pausesOf(standing, names...), standing.Of(names...)
+	sick, waits := outside(ctx, st, name)
+	waits = slices.DeleteFunc(waits, func(h heldBack) bool { // about to find out that it is over, or standing
+		return over == nil || !over.NoElections || inLineOf(state, h.ID)
+	})
+	var lost []lostPlace
+	if over != nil && over.NoElections {
+		lost = lostPlaces(standing.Admissions(name), state, past)
+	}
 	if a.output != "table" {
 		j := stateToJSON(state, nil)
+		j.Paused, j.Unhealthy, j.HeldBack, j.LostPlaces = shown.PauseOf(over), sick, waits, lost
 		j.Terms = shown.TermsOf(past[:min(len(past), lastTerms)])
 		if state.Leader != nil {
 			j.Since = since(past, state.Leader.Token)
 		}
 		err = a.writeJSON(j)
+		if pausedErr != nil { // no pause in the JSON does not say that there is none
+			a.say("what is paused is not known: %s", oneLine(pausedErr))
+		}
 	} else {
 		err = printLine(a, state, past, st.Caps().Store)
+		printPauses(a, paused, pausedErr)
+		printOutside(a, state, sick, waits)
+		for _, l := range lost {
+			fmt.Fprintf(a.stdout, "\nNOT ELECTED: %s, whom %s named to lead next: it has lost its place, token %d; "+
+				"while somebody leads it can be named again: 'primacy transfer --to'\n",
+				clean(l.ID), clean(l.By), l.Token)
+		}
 	}
 	if err == nil && state.Leader == nil {
 		return &exitError{code: exitNo}
@@ -77,14 +102,57 @@ func showStatus(ctx context.Context, a *app, name string, all bool) error {
 	return err
 }
 
+// pausesAndNames reads the pauses, and under which names an election may be paused: its own, and
+// that of its group. With an error they are those that are known.
+func pausesAndNames(ctx context.Context, s *primacy.Session, name string) (pauses.Reading, []string, error) {
+	standing, err := pauses.Read(ctx, s.Store())
+	group, overErr := handover.Over(ctx, s, name)
+	if overErr != nil {
+		overErr = fmt.Errorf("%s may be a shard of a group that is paused: %w", clean(name), overErr)
+	}
+	return standing, append([]string{name}, group...), cmp.Or(err, overErr)
+}
+
+// lostPlaces returns who was admitted under a claim that is gone, and has not led under it: such a
+// candidate is not elected, though it may wait under another claim. It is elected if it was
+// admitted again under a later claim, which stands or has led. Where no terms are recorded nobody
+// knows whether it has led.
+func lostPlaces(admitted []pauses.Admission, st primacy.State, past []primacy.TermRecord) (lost []lostPlace) {
+	if len(past) == 0 {
+		return nil
+	}
+	kept := func(a pauses.Admission) bool {
+		token := primacy.Token(a.Token)
+		return leaderToken(st) == token ||
+			slices.ContainsFunc(past, func(r primacy.TermRecord) bool { return r.Token == token }) ||
+			slices.ContainsFunc(st.Waiting, func(e primacy.Entry) bool { return e.Token == token })
+	}
+	for _, a := range admitted {
+		again := func(b pauses.Admission) bool { return b.ID == a.ID && b.Token > a.Token && kept(b) }
+		if !kept(a) && !slices.ContainsFunc(admitted, again) {
+			lost = append(lost, lostPlace{a.ID, primacy.Token(a.Token), a.By})
+		}
+	}
+	return lost
+}
+
+// inLineOf says whether somebody with that ID is in the line.
+func inLineOf(st primacy.State, id string) bool {
+	return st.Leader != nil && st.Leader.ID == id ||
+		slices.ContainsFunc(st.Waiting, func(w primacy.Entry) bool { return w.ID == id })
+}
+
 func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, prefix string) error {
 	states, err := s.List(ctx, prefix)
 	if err != nil {
 		return err
 	}
+	states = shown.NewElected(s, st, false).Correct(ctx, states...)
+	paused, pausedErr := pausesBelow(ctx, st, prefix)
 	if a.output != "table" {
-		return writeStates(a, states, sinces(ctx, s, states))
+		return writeStates(a, states, sinces(ctx, s, states), paused)
 	}
+	defer func() { printPauses(a, paused, pausedErr) }()
 	led := sinces(ctx, s, states) // before the rest, which may take all the time there is
 	left := deserted(ctx, s, st, prefix, states)
 	if len(states) == 0 {
@@ -112,6 +180,9 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	printAsOf(a, states[0].AsOf, st.Caps().Store, states[0].Revision)
 	return nil
 }
+
+// termJournals is where the terms of elections are recorded, by name.
+const termJournals = top.TermJournals
 
 // recent is for how long a name is listed that nobody stands for any more.
 const recent = 24 * time.Hour
@@ -211,21 +282,14 @@ func below(prefix string) string {
 }
 
 // writeStates writes one array for json, an object a line for ndjson.
-func writeStates(a *app, states []primacy.State, led []time.Time) error {
+func writeStates(a *app, states []primacy.State, led []time.Time, paused []pauses.Pause) error {
 	out := []stateJSON{}
 	for i, st := range states {
 		out = append(out, stateToJSON(st, nil))
 		out[i].Since = led[i]
+		out[i].Paused = shown.PauseOf(pauses.Strongest(paused, st.Name))
 	}
-	if a.output == "json" {
-		return a.writeJSON(out)
-	}
-	for _, j := range out {
-		if err := a.writeJSON(j); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeRows(a, out)
 }
 
 // tokenText is a token for people: some stores have none.

@@ -28,7 +28,9 @@ type historyReads struct {
 
 func (s *historyReads) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
 	s.mu.Lock()
-	s.pages = append(s.pages, strings.TrimPrefix(name, termJournals))
+	if name != "pauses" { // one read beside the histories
+		s.pages = append(s.pages, strings.TrimPrefix(name, termJournals))
+	}
 	s.mu.Unlock()
 	if s.refused != "" && strings.HasPrefix(name, termJournals+s.refused) {
 		return nil, fmt.Errorf("no permission: %w", driver.ErrRefused)
@@ -146,5 +148,35 @@ func TestNamesThatAreNotLookedAtAreCounted(t *testing.T) {
 		if err := (leftAlone{more: n}).print(&app{stdout: &out}); err != nil || out.String() != want {
 			t.Errorf("%d: %q %v, want %q", n, out.String(), err, want)
 		}
+	}
+}
+
+// silentLine is a store that does not show one line.
+type silentLine struct {
+	*memstore.Store
+	name string
+}
+
+func (s silentLine) Line(ctx context.Context, name string) (driver.Line, error) {
+	if name == s.name {
+		return driver.Line{}, fmt.Errorf("no permission: %w", driver.ErrRefused)
+	}
+	return s.Store.Line(ctx, name)
+}
+
+// If the group of a shard cannot be read, nobody knows whether the shard is paused: status says so.
+func TestStatusSaysThatAGroupIsNotKnown(t *testing.T) {
+	st := silentLine{memstore.New(memstore.Options{}), "g"}
+	s, err := primacy.NewSession(st, &primacy.Options{ID: "looks"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, names, err := pausesAndNames(t.Context(), s, "g/0001")
+	if !errors.Is(err, driver.ErrRefused) || !strings.Contains(err.Error(), "g/0001 may be a shard of a group") ||
+		!slices.Equal(names, []string{"g/0001"}) {
+		t.Errorf("%v, %v", names, err)
+	}
+	if _, _, err := pausesAndNames(t.Context(), s, "other"); err != nil {
+		t.Errorf("of no shard: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // past returns the history of n, once it has that many terms and the begin of the present one is
@@ -120,6 +121,7 @@ func (w *world) awaitBeginning(name string) {
 }
 
 func TestHistoryOfATermWhoseEndNobodySaw(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	first := w.start("run", "--id", "first", "--ttl", "15s", "n", "sh", "-c", upAndSleep).prints("up")
 	w.past(1) // its begin is written
@@ -140,6 +142,7 @@ func TestHistoryOfATermWhoseEndNobodySaw(t *testing.T) {
 }
 
 func TestHistorySurvivesTheStoresRestart(t *testing.T) {
+	onlyInVerify(t)
 	w := plainWorld(t)
 	for i := range 3 { // each hosts the store, which ends with it
 		w.start("run", "--id", fmt.Sprint("h", i), "n", "sh", "-c", "sleep 0.3").ends(0)
@@ -156,6 +159,7 @@ func TestHistorySurvivesTheStoresRestart(t *testing.T) {
 }
 
 func TestStatusTellsSinceWhen(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	w.start("run", "n", "true").ends(0)
 	p := w.start("run", "n", "sh", "-c", upAndSleep).prints("up")
@@ -209,4 +213,43 @@ func TestTheCommandsOfTheHistoryPage(t *testing.T) {
 		}
 	}
 	p.signal(syscall.SIGTERM).wait()
+}
+
+// Who was named under a claim that is gone, and has not led under it, is told: it is not elected.
+func TestStatusTellsWhoseNamedPlaceIsLost(t *testing.T) {
+	st := primacy.State{Name: "n", Leader: &primacy.Entry{ID: "a", Token: 5},
+		Waiting: []primacy.Entry{{ID: "b", Token: 7}, {ID: "c", Token: 9}}}
+	past := []primacy.TermRecord{{Token: 5, ID: "a"}, {Token: 4, ID: "d"}}
+	admitted := []pauses.Admission{{ID: "d", Token: 4, By: "ops"}, {ID: "a", Token: 5}, {ID: "b", Token: 7},
+		{ID: "c", Token: 8, By: "ops"}}
+	want := []lostPlace{{"c", 8, "ops"}}
+	if got := lostPlaces(admitted, st, past); !slices.Equal(got, want) {
+		t.Errorf("lost are %v, want %v", got, want)
+	}
+	if got := lostPlaces(admitted, primacy.State{Name: "n"}, nil); got != nil {
+		t.Errorf("where no terms are recorded nobody knows who has led: %v", got)
+	}
+}
+
+// Who was named, restarted and admitted again under its new claim has lost nothing if that claim
+// stands or has led.
+func TestStatusTellsNoPlaceLostThatWasGivenAnew(t *testing.T) {
+	admitted := []pauses.Admission{{ID: "c", Token: 8}, {ID: "c", Token: 11}}
+	a, c := primacy.Entry{ID: "a", Token: 5}, primacy.Entry{ID: "c", Token: 11}
+	past := []primacy.TermRecord{{Token: 5, ID: "a"}}
+	for what, st := range map[string]primacy.State{
+		"waits": {Leader: &a, Waiting: []primacy.Entry{c}}, "leads": {Leader: &c}, "has led": {},
+	} {
+		terms := past
+		if what == "has led" {
+			terms = append(terms, primacy.TermRecord{Token: 11, ID: "c"})
+		}
+		if got := lostPlaces(admitted, st, terms); got != nil {
+			t.Errorf("%s: lost are %v", what, got)
+		}
+	}
+	want := []lostPlace{{ID: "c", Token: 8}, {ID: "c", Token: 11}}
+	if got := lostPlaces(admitted, primacy.State{Leader: &a}, past); !slices.Equal(got, want) {
+		t.Errorf("lost are %v, want %v", got, want)
+	}
 }

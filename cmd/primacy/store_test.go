@@ -300,6 +300,7 @@ func (w *world) examined() {
 // TestTheVerbsOnAQuorumOfRedis types them where there is neither a token nor a line: what cannot be
 // is said in one line.
 func TestTheVerbsOnAQuorumOfRedis(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	var addrs []string
 	for range 3 {
@@ -383,6 +384,7 @@ clusters: [{name: a, cluster: {server: %q}}], users: [{name: a, user: {token: %q
 
 // TestTheSchemaIsPrinted has an administrator create what the program's own user may not.
 func TestTheSchemaIsPrinted(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	server := pgtest.Start(t, pgtest.Options{})
 	w := plainWorld(t)
@@ -631,6 +633,7 @@ func (w *world) in(t *testing.T) *world {
 // A line of more than 4 MB (gRPC reads no more unless told), and records of sessions that are not
 // ours.
 func TestAForeignLineIsReadWhole(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	for i := range 5 {
 		w.put("n/"+strconv.Itoa(i), bytes.Repeat([]byte{byte(i)}, 1<<20), "0")

@@ -156,6 +156,7 @@ func TestJobControl(t *testing.T) {
 }
 
 func TestJobControlIsolated(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	needIsolation(w)
 	jobControl(t, w, " --isolate pid")
@@ -205,6 +206,7 @@ func (m *tmux) stops() {
 // A job that was stopped (^Z) for longer than its lease: the kernel wakes its supervisor at the
 // deadline, which ends with the status of a loss. Nothing of it is there when the next one leads.
 func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
+	onlyInVerify(t)
 	m := newTmux(newWorld(t))
 	modes := m.shell("stty -g")
 	m.types(`primacy run -q --ttl 15s n sh -c 'stty raw -echo; echo up; sleep 1000'`, "Enter")
@@ -266,6 +268,7 @@ func (m *tmux) stopJob(cmdline string) {
 
 // A command that leaves the terminal raw and is killed: the shell finds it as it was.
 func TestTheTerminalIsSaneAfterALoss(t *testing.T) {
+	onlyInVerify(t)
 	m := newTmux(newWorld(t))
 	modes := m.shell("stty -g")
 	m.types(`primacy run -q n sh -c 'trap "" TERM; stty raw -echo; echo up; while :; do sleep 0.1; done'`, "Enter")
@@ -287,15 +290,14 @@ func TestDemoIsAPictureOnATerminal(t *testing.T) {
 	modes := m.shell("stty -g")
 	m.clears()
 	m.types("primacy demo --keep", "Enter")
-	m.eventually("a picture of three", func() bool {
+	m.within(demoPatience, "a picture of three", func() bool {
 		s := m.screen()
 		return strings.Contains(s, "LEASE LEFT") && strings.Contains(s, "LEADS") && strings.Contains(s, "█") &&
 			strings.Contains(s, "node-3")
 	})
-	m.shows("frozen")
-	m.shows("has woken")
-	m.shows("instants with two leaders: 0")
-	m.shows("Stop with ^C.")
+	for _, text := range []string{"frozen", "has woken", "instants with two leaders: 0", "Stop with ^C."} {
+		m.within(demoPatience, "the terminal shows "+text, func() bool { return strings.Contains(m.screen(), text) })
+	}
 	if s := m.screen(); strings.Contains(s, "LEASE LEFT") || strings.Contains(s, "░") {
 		t.Errorf("the picture is left on the screen:\n%s", s)
 	}

@@ -13,8 +13,10 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/handover"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/top"
 	"github.com/primacy-go/primacy/driver"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 func topCommand(a *app) *cobra.Command {
@@ -69,9 +71,23 @@ func runTop(ctx context.Context, a *app, o topOptions) error {
 		return err
 	}
 	defer done()
-	src := topSource(s, st, o.prefix)
+	src := top.SourceOf(s, st, o.prefix, time.Local)
+	src.Paused = func(ctx context.Context) (lines []string, err error) {
+		all, err := pausesBelow(ctx, st, o.prefix)
+		for _, p := range all {
+			lines = append(lines, pauseText(p))
+		}
+		return lines, err
+	}
 	if out == nil {
-		return topOnce(ctx, a, src)
+		list, elected := src.List, shown.NewElected(s, st, false)
+		src.List = func(ctx context.Context) ([]primacy.State, error) {
+			states, err := list(ctx)
+			return elected.Correct(ctx, states...), err
+		}
+		return topOnce(ctx, a, src, func(ctx context.Context) ([]pauses.Pause, error) {
+			return pausesBelow(ctx, st, o.prefix)
+		})
 	}
 	opts := top.Options{Source: src, Every: o.every, In: in, Out: out, ASCII: !utf8Locale(), Value: valueText,
 		Colours: !o.noColor && os.Getenv("NO_COLOR") == ""}
@@ -113,41 +129,6 @@ func utf8Locale() bool {
 		}
 	}
 	return false
-}
-
-// termJournals is where the terms of elections are recorded, by name.
-const termJournals = "terms/"
-
-// topSource tells what a store can tell.
-func topSource(s *primacy.Session, st driver.Store, prefix string) top.Source {
-	list := func(ctx context.Context) ([]primacy.State, error) { return s.List(ctx, prefix) }
-	src := top.Source{Store: st.Caps().Store, List: list}
-	if o, ok := st.(driver.LeaseViewer); ok {
-		src.Leases = o.Remaining
-	}
-	if j, ok := st.(driver.Journal); ok && st.Caps().Token != driver.TokenNone {
-		src.Recorded = func(ctx context.Context) ([]string, error) {
-			names, err := j.Journals(ctx, termJournals+prefix)
-			for i := range names {
-				names[i] = strings.TrimPrefix(names[i], termJournals)
-			}
-			return names, err
-		}
-		src.History = func(ctx context.Context, name string, limit int) ([]top.Term, error) {
-			periods, err := s.Election(name).History(ctx, limit)
-			var terms []top.Term
-			for _, r := range periods {
-				t := top.Term{Token: r.Token, From: r.From, To: r.To, ToAfter: r.ToAfter, ID: r.ID,
-					Reason: r.Reason, By: r.By}
-				if r.Reason != primacy.Leads {
-					t.Why = why(r)
-				}
-				terms = append(terms, t)
-			}
-			return terms, err
-		}
-	}
-	return src
 }
 
 // topAct does what was asked for on the page, and says what became of it.
@@ -202,25 +183,16 @@ func topDrain(ctx context.Context, a *app, s *primacy.Session, m *handover.Mover
 	return fmt.Sprintf("%s: all %d that it led have moved", id, moved), nil
 }
 
-// topJSON is one row of the page.
-type topJSON struct {
-	stateJSON
-	Health  string     `json:"health"`
-	Trouble bool       `json:"trouble"`
-	Since   *time.Time `json:"since"`   // null: not known
-	Changes int        `json:"changes"` // of the leader in the last 15 minutes
-	All     bool       `json:"changes_complete"`
-	LeftMS  *int64     `json:"lease_left_ms"` // null: not known
-	TTLMS   *int64     `json:"lease_ttl_ms"`
-}
-
-func topOnce(ctx context.Context, a *app, src top.Source) error {
+func topOnce(ctx context.Context, a *app, src top.Source,
+	read func(context.Context) ([]pauses.Pause, error),
+) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	all, asOf, err := top.Snapshot(ctx, src)
 	if err != nil {
 		return err
 	}
+	paused, pausedErr := read(ctx)
 	if a.output == "table" {
 		if len(all) == 0 {
 			_, err = fmt.Fprintln(a.stdout, "nobody leads or waits. Start one: primacy run NAME -- COMMAND")
@@ -230,21 +202,16 @@ func topOnce(ctx context.Context, a *app, src top.Source) error {
 			return err
 		}
 		printAsOf(a, asOf, src.Store, all[0].State.Revision)
+		printPauses(a, paused, pausedErr)
 		return nil
 	}
-	rows := []topJSON{}
+	rows := []top.Shown{}
 	for _, e := range all {
-		rows = append(rows, entryToJSON(e))
+		j := e.Shown()
+		j.Paused = shown.PauseOf(pauses.Strongest(paused, e.State.Name))
+		rows = append(rows, j)
 	}
-	if a.output == "json" {
-		return a.writeJSON(rows)
-	}
-	for _, r := range rows {
-		if err := a.writeJSON(r); err != nil {
-			return err
-		}
-	}
-	return nil
+	return writeRows(a, rows)
 }
 
 func topRows(all []top.Entry, asOf time.Time) [][]string {
@@ -262,18 +229,4 @@ func topRows(all []top.Entry, asOf time.Time) [][]string {
 			lease, orDash(e.Last.Why)})
 	}
 	return rows
-}
-
-func entryToJSON(e top.Entry) topJSON {
-	j := topJSON{stateJSON: stateToJSON(e.State, nil), Health: e.Health, Trouble: e.Trouble, Changes: e.Changes,
-		All: e.Whole}
-	if !e.Since.IsZero() {
-		since := e.Since.UTC()
-		j.Since = &since
-	}
-	if e.Lease != nil {
-		left, ttl := e.Lease.Left.Milliseconds(), e.Lease.TTL.Milliseconds()
-		j.LeftMS, j.TTLMS = &left, &ttl
-	}
-	return j
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/top"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -142,6 +143,7 @@ func TestTopByKeys(t *testing.T) {
 }
 
 func TestTopGivesTheTerminalBack(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	w.stands("web-1", "n")
 	w.awaitStanding("n", 1)
@@ -178,6 +180,7 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 
 // Without colours, without UTF-8, and on a store that goes away.
 func TestTopOnAPoorTerminal(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	w.stands("web-1", "grün")
 	w.awaitStanding("grün", 1)
@@ -216,7 +219,7 @@ func TestTopOnce(t *testing.T) {
 	w.awaitStanding("billing", 1)
 	w.with("LC_ALL=C.UTF-8").start("top").ends(0).says("HEALTH", "ok", "a·b", "of 30s", "as read at")
 	p := w.start("top", "bil", "-o", "ndjson").ends(0)
-	row := decode[topJSON](w, p.out.String())
+	row := decode[top.Shown](w, p.out.String())
 	if row.Name != "billing" || row.Leader.ID != "web-2" || row.Health != "ok" || row.Trouble || row.LeftMS == nil ||
 		*row.TTLMS != 30000 || *row.LeftMS > 30000 {
 		t.Errorf("%+v", row)

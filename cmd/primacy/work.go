@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -84,8 +85,13 @@ func (r *runner) rest(ctx context.Context, term *primacy.Term, wait time.Duratio
 // once runs the command once.
 func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct{}) error {
 	r.status = supervise.Status{} // how it ended before says nothing of a start that fails
-	p, deadline, err := r.start(term, state)
+	out, errs, copied, err := outputs(r)
 	if err != nil {
+		return err
+	}
+	p, deadline, err := r.start(term, state, out, errs)
+	if err != nil {
+		copied()
 		return startError(err)
 	}
 	r.started = true
@@ -104,6 +110,7 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 		r.stopFor(p, term, reasonOf(cause, false), cause)
 	}
 	r.status = p.Wait()
+	copied()
 	cancel()
 	wg.Wait()
 	if r.status.Killed {
@@ -129,13 +136,19 @@ func (r *runner) stopFor(p *supervise.Process, term *primacy.Term, reason primac
 	r.report(event{Event: "stopping", Token: term.Token(), Reason: reason, Remaining: term.Remaining().Milliseconds()})
 }
 
-// start starts the command and returns the deadline it was given.
-func (r *runner) start(term *primacy.Term, state *stateFile) (*supervise.Process, time.Duration, error) {
+// start starts the command and returns the deadline it was given. Nil files are our own.
+func (r *runner) start(term *primacy.Term, state *stateFile, out, errs *os.File) (*supervise.Process, time.Duration,
+	error,
+) {
 	deadline := term.Deadline()
 	start := func() (*supervise.Process, error) {
-		return r.supervisor.Start(supervise.Command{Args: r.args, Env: r.workEnv(term, state.path),
+		c := supervise.Command{Args: r.args, Env: r.workEnv(term, state.path), Stdout: out, Stderr: errs,
 			Deadline: deadline, Grace: r.stopGrace(term.TTL()),
-			Margin: margin(term.TTL()), LastAction: r.lastAction(term)})
+			Margin: margin(term.TTL()), LastAction: r.lastAction(term)}
+		if r.shard != nil {
+			r.shard.alone(&c)
+		}
+		return r.supervisor.Start(c)
 	}
 	if err := state.write(deadline); err != nil {
 		return nil, 0, err
@@ -210,10 +223,14 @@ func (r *runner) env(set map[string]string) []string {
 	if r.store != "" && !hasPassword(r.store) {
 		set["PRIMACY_STORE"] = r.store
 	}
+	if r.shard != nil {
+		maps.Copy(set, r.shard.variables())
+	}
 	if set[tokenEnv] == "0" { // the store has none, and a resource would take 0 for the smallest
 		delete(set, tokenEnv)
 	}
-	never := []string{"PRIMACY_STORE", tokenEnv, roleEnv, eventEnv, leaderEnv, reasonEnv, stateFileEnv}
+	never := []string{"PRIMACY_STORE", tokenEnv, roleEnv, eventEnv, leaderEnv, reasonEnv, stateFileEnv, shardEnv,
+		shardsEnv}
 	// Not what was meant for this process alone, and each name once: the first of two would win in
 	// some programs.
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {

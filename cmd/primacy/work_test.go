@@ -127,6 +127,7 @@ func TestPatient(t *testing.T) {
 
 // A guardian that hangs before it starts the standby must not keep one who has won from leading.
 func TestAStandbyThatDoesNotStart(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	first := w.start("run", "n", "sh", "-c", upAndSleep).prints("up")
 	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("1h"), 0o600); err != nil {
@@ -160,6 +161,7 @@ func TestLostWhileTheCommandEnds(t *testing.T) {
 // With stop-now a renewal that fails in the pause before a restart counts too, and it is told as
 // what it is.
 func TestStopNowInThePause(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	proxy := newProxyOf(w)
 	p := w.start("run", "--on-exit", "restart", "--on-unreachable", "stop-now", "--on-deposed",
@@ -215,6 +217,7 @@ func TestTheStatusSocketOfOneThatIsBusy(t *testing.T) {
 // What follows -- is a COMMAND where the file has the NAME: as a NAME it would be an election
 // beside the fleet's, with the fleet's command.
 func TestACommandForTheFilesName(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	if err := os.WriteFile(filepath.Join(w.dir, "c.toml"),
 		[]byte("[run]\nname = \"n\"\ncommand = [\"echo\", \"file\"]\n"), 0o600); err != nil {
@@ -234,6 +237,7 @@ func TestACommandForTheFilesName(t *testing.T) {
 // It is too late to start the command again, and the term is over: that is a loss, however the
 // command ended before.
 func TestLostBeforeTheRestart(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	proxy := newProxyOf(w)
 	p := w.start("run", "--ttl", "3s", "--on-exit", "restart", "--on-lost", "recampaign", "--on-deposed",
@@ -321,6 +325,7 @@ func TestTheTokenIsTheOneInTheStore(t *testing.T) {
 }
 
 func TestARunInARunSeesItsOwnTerm(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	script := `echo "$PRIMACY_NAME $PRIMACY_ID $PRIMACY_TOKEN $PRIMACY_STATE_FILE"
 		primacy leader $PRIMACY_NAME --valid && primacy leader $PRIMACY_NAME --is-me && echo yes`
@@ -343,6 +348,7 @@ var cheapLogins = []string{"--bcrypt-cost", "4"}
 
 // The password must be nowhere but in what the user gave us.
 func TestThePasswordIsNowhere(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	shared.start(t)
 	server := etcdtest.Start(t, etcdtest.Options{Args: cheapLogins})

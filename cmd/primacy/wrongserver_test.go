@@ -20,6 +20,7 @@ import (
 
 // A store URL that leads to a server of another kind ends at once, and says what answers there.
 func TestAServerThatSpeaksAnotherProtocolIsNamed(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	cert := etcdtest.NewCert(t, time.Now().Add(time.Hour))
 	addr := map[string]string{"etcd": w.server.Addr(), "PostgreSQL": pgtest.Start(t, pgtest.Options{}).Addr(),
@@ -56,6 +57,7 @@ func TestAServerThatSpeaksAnotherProtocolIsNamed(t *testing.T) {
 
 // Each store is waited for while its port is closed: a container may start before it.
 func TestAStoreThatStartsLaterIsWaitedFor(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	type server interface {
 		Kill()
@@ -81,6 +83,7 @@ func TestAStoreThatStartsLaterIsWaitedFor(t *testing.T) {
 
 // A wait for the store ends by a signal too, and a wrong password does not make one wait.
 func TestAWaitForTheStoreEnds(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	p := w.start("run", "--store", "etcd://127.0.0.1:1", "n", "true").tells("waiting for the store for up to 1m0s")
 	p.signal(syscall.SIGTERM).ends(128 + 15)
@@ -95,6 +98,7 @@ func TestAWaitForTheStoreEnds(t *testing.T) {
 
 // What a store says of a user without rights is followed by what to do.
 func TestAStoreThatRefusesSaysWhatToDo(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t)
 	etcd := etcdtest.Start(t, etcdtest.Options{Args: []string{"--bcrypt-cost", "4"}})
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd.Addr()}, DialTimeout: limit})
@@ -186,6 +190,7 @@ func TestTwoOfOneIDAreTold(t *testing.T) {
 }
 
 func TestTwoOfOneIDAtALockAreTold(t *testing.T) {
+	onlyInVerify(t)
 	w := newWorld(t).with("PRIMACY_TTL=10s")
 	w.start("lock", "--id", "same", "n", "sleep", "1000").tells("holds the lock n")
 	w.start("lock", "--id", "same", "n", "sleep", "1000").tells(

@@ -79,6 +79,8 @@ var breaks = []broken{
 		store: func(s *memstore.Store) driver.Store { return collides{s} }},
 	{name: "lists everything", clause: "names are listed by prefix and in order, without those in which nobody stands",
 		store: func(s *memstore.Store) driver.Store { return listsAll{s} }},
+	{name: "keeps its lists", clause: "a list that is read again has what has changed since",
+		store: func(s *memstore.Store) driver.Store { return &oldLists{Store: s, seen: map[string]oldList{}} }},
 	{name: "asks whoever holds", clause: "a request for a term that is over is told so",
 		store: func(s *memstore.Store) driver.Store { return asksAnyone{s} }},
 	{name: "starts tokens again", clause: "tokens of a name grow with every claim, also after the line was empty",
@@ -419,6 +421,26 @@ type listsAll struct{ *memstore.Store }
 
 func (s listsAll) Lines(ctx context.Context, _ string) ([]driver.Line, error) {
 	return s.Store.Lines(ctx, "")
+}
+
+// oldLists has a list that was read before for the present one where it is no shorter.
+type oldLists struct {
+	*memstore.Store
+	mu   sync.Mutex
+	seen map[string]oldList
+}
+
+type oldList []driver.Line
+
+func (s *oldLists) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	now, err := s.Store.Lines(ctx, prefix)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if was, ok := s.seen[prefix]; ok && len(was) == len(now) {
+		return was, err
+	}
+	s.seen[prefix] = now
+	return now, err
 }
 
 type asksAnyone struct{ *memstore.Store }

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	patience = time.Minute            // after which a call that should have returned is a failure
+	patience = 3 * time.Minute        // after which a call that should have returned is a failure
 	quiet    = 150 * time.Millisecond // for which we watch that nothing happens. Too short hides a bug, but never invents one
-	steady   = 5 * patience           // ttl of leases that must outlive their clause without a renewal
+	steady   = 5 * time.Minute        // ttl of leases that must outlive their clause without a renewal
 )
 
 // open returns a client of the storage, closed at the end of the test.

@@ -99,20 +99,21 @@ func renewedLives(t *testing.T, h Harness) {
 	t.Fatal("the machine is too slow for this ttl: raise Harness.TTL")
 }
 
-// keepUp renews l for longer than its ttl, and reports false if the machine stalled so that the
-// lease could end.
+// keepUp renews l for longer than its ttl, as a session does: a renewal of unknown outcome is
+// repeated. It reports false if the machine stalled so that the lease could end.
 func keepUp(t *testing.T, l driver.Lease, begun time.Time) bool {
 	t.Helper()
 	for last := begun; time.Since(begun) < l.TTL()*8/5; {
 		time.Sleep(l.TTL() / 5)
 		asked := time.Now()
-		if err := l.Renew(soon(t)); err != nil {
-			if time.Since(last) < l.TTL() {
-				t.Fatalf("Renew %v after the last one: %v", asked.Sub(last), err)
-			}
+		switch err := l.Renew(soon(t)); {
+		case err == nil:
+			last = asked
+		case time.Since(last) >= l.TTL():
 			return false
+		case driver.IsFinal(err):
+			t.Fatalf("Renew %v after the last one: %v", asked.Sub(last), err)
 		}
-		last = asked
 	}
 	return true
 }

@@ -21,6 +21,7 @@ var lineClauses = []Clause{
 	{Name: "lines never go back while they are followed", Check: nextForward},
 	{Name: "a change of one line does not wake those who follow another", Check: nextOther},
 	{Name: "names are listed by prefix and in order, without those in which nobody stands", Check: lists},
+	{Name: "a list that is read again has what has changed since", Check: listsAgain},
 }
 
 func lineEmpty(t *testing.T, h Harness) {
@@ -242,4 +243,57 @@ func lists(t *testing.T, h Harness) {
 	if all, err := s.Lines(soon(t), ""); err != nil || len(all) < len(want)+2 {
 		t.Errorf("Lines of every prefix = %d lines, %v, want at least %d", len(all), err, len(want)+2)
 	}
+}
+
+func listsAgain(t *testing.T, h Harness) {
+	s, other := open(t, h), open(t, h)
+	base := unique()
+	a, b := grant(t, other, "a"), grant(t, other, "b")
+	shows := func(what string, want ...string) {
+		t.Helper()
+		var got []string
+		reads := func() bool {
+			lines, err := s.Lines(soon(t), base+"/")
+			if err != nil {
+				t.Fatalf("Lines: %v", err)
+			}
+			got = nil
+			for _, ln := range lines {
+				if ln.Holder == nil {
+					t.Fatalf("listed line = %+v, want one that somebody holds", ln)
+				}
+				got = append(got, strings.TrimPrefix(ln.Name, base+"/")+" "+ln.Holder.Owner+string(ln.Holder.Value))
+				ln.Holder.Owner = "of a caller who changes his copy"
+			}
+			return slices.Equal(got, want)
+		}
+		if !s.Caps().Linearizable {
+			eventually(t, "the list after "+what, reads)
+		}
+		for range 3 {
+			if !reads() {
+				t.Fatalf("after %s: Lines = %q, want %q", what, got, want)
+			}
+		}
+	}
+	one, two := enter(t, a, base+"/1"), enter(t, a, base+"/2")
+	shows("two claims", "1 a", "2 a")
+	if err := a.Update(soon(t), one, []byte("+")); err != nil {
+		t.Fatalf("Update: %v", err)
+	}
+	shows("a new value", "1 a+", "2 a")
+	release(t, a, two)
+	shows("a release", "1 a+")
+	release(t, a, one)
+	enter(t, b, base+"/1")
+	shows("another holder", "1 b")
+	release(t, a, enter(t, a, base+"/3"))
+	shows("a claim that came and went", "1 b")
+	if err := b.Close(soon(t)); err != nil {
+		t.Fatalf("Close: %v", err)
+	}
+	three := enter(t, a, base+"/3")
+	shows("one claim instead of another", "3 a")
+	release(t, a, three)
+	shows("the last release")
 }

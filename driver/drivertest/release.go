@@ -146,24 +146,34 @@ func released(t *testing.T, h Harness) {
 }
 
 // releasedPushes is the straggler that comes still later, when its lease stands for the name under
-// a new ID. To the store it looks like the newer one.
+// a new ID. To the store it looks like the newer one. Its own claim was released before the new one
+// entered; or was displaced by it, and released after that.
 func releasedPushes(t *testing.T, h Harness) {
-	s, name := open(t, h), unique()
+	s := open(t, h)
 	l := grant(t, s, "a")
-	c := driver.Claim{Name: name, ID: unique()}
-	claim(t, l, c)
-	release(t, l, driver.Place{Name: name, ID: c.ID}) // by ID, as one does whose Claim got no answer at first
-	p := enter(t, l, name)
-	for _, c.Try = range []bool{false, true} {
-		if _, err := l.Claim(soon(t), c); err == nil {
-			t.Errorf("Claim of an ID that was released (try %v) = nil, want an error", c.Try)
+	for _, displaced := range []bool{false, true} {
+		name := unique()
+		c := driver.Claim{Name: name, ID: unique()}
+		first := claim(t, l, c)
+		if !displaced {
+			// By ID, as one does whose Claim got no answer at first.
+			release(t, l, driver.Place{Name: name, ID: c.ID})
 		}
-	}
-	if got := holder(t, s, name); got.Token != p.Token {
-		t.Errorf("holder = %+v, want token %d of the claim under the new ID", got, p.Token)
-	}
-	if again := hold(t, l, p); again.Token != p.Token {
-		t.Errorf("Wait = %+v, want token %d", again, p.Token)
+		p := enter(t, l, name)
+		if displaced {
+			release(t, l, first)
+		}
+		for _, c.Try = range []bool{false, true} {
+			if _, err := l.Claim(soon(t), c); err == nil {
+				t.Errorf("Claim of a released ID (try %v, displaced %v) = nil, want an error", c.Try, displaced)
+			}
+		}
+		if got := holder(t, s, name); got.Token != p.Token {
+			t.Errorf("holder = %+v, want token %d of the claim under the new ID", got, p.Token)
+		}
+		if again := hold(t, l, p); again.Token != p.Token {
+			t.Errorf("Wait = %+v, want token %d", again, p.Token)
+		}
 	}
 }
 

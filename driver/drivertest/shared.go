@@ -306,6 +306,14 @@ func mixedRefused(t *testing.T, h Harness) {
 				t.Errorf("Claim with %d slots beside one with %d (try %v) = %v, want ErrRefused", two[1], two[0], try, err)
 			}
 		}
+		free := unique() // a final answer to one of several claims leaves no try in the line
+		_, err := l.Claim(soon(t), driver.Claim{Name: free, ID: unique(), Try: true},
+			driver.Claim{Name: name, Slots: two[1], ID: unique()})
+		// Where the first answer was lost, the repeated call finds that its try was taken back.
+		final := errors.Is(err, driver.ErrRefused) || h.Faults != nil && errors.Is(err, driver.ErrGone)
+		if ln := line(t, s, free); !final || ln.Holder != nil {
+			t.Errorf("Claim of several, of which one is refused = %v, and leaves %+v, want no try left", err, ln.Holder)
+		}
 		if ln := line(t, s, name); standing(ln, l.ID()) != 0 || standing(ln, stays.l.ID()) != 1 {
 			t.Errorf("line = %+v, want the first claim only", ln)
 		}

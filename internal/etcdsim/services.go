@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -167,6 +169,22 @@ func (s *leaseService) LeaseTimeToLive(ctx context.Context, r *pb.LeaseTimeToLiv
 			return nil
 		}
 		resp.GrantedTTL, resp.TTL = l.ttl, int64((at - lead.clock()).Round(time.Second).Seconds())
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	resp.Header = h
+	return resp, nil
+}
+
+// LeaseLeases tells what this member has applied, as etcd does: it asks nobody else.
+func (s *leaseService) LeaseLeases(ctx context.Context, _ *pb.LeaseLeasesRequest) (*pb.LeaseLeasesResponse, error) {
+	resp := &pb.LeaseLeasesResponse{}
+	h, err := s.m.read(ctx, true, func() error {
+		for _, id := range slices.Sorted(maps.Keys(s.m.st.leases)) {
+			resp.Leases = append(resp.Leases, &pb.LeaseStatus{ID: id})
+		}
 		return nil
 	})
 	if err != nil {

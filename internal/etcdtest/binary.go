@@ -21,6 +21,15 @@ const (
 	Newest = V37
 )
 
+// Versions returns what a test of every version runs on. Under -short that is the newest alone: to
+// build the others takes minutes on a fresh machine.
+func Versions() []string {
+	if testing.Short() {
+		return []string{Newest}
+	}
+	return []string{V35, V36, V37}
+}
+
 // Binary returns the path of an etcd server of that version, built once on this machine and kept
 // in the user's cache.
 func Binary(tb testing.TB, version string) string {

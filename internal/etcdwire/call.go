@@ -125,8 +125,8 @@ func (w *Wire) Get(ctx context.Context, what string, req *pb.RangeRequest) (*pb.
 	return resp, w.Explain(ctx, what, o)
 }
 
-// Do makes a request of the client's own, as Call does. It returns the error as it came, without
-// words for people.
+// Do makes any request to etcd, as Call does, for callers with words of their own (concurrency): it
+// returns the error as it came.
 func (w *Wire) Do(ctx context.Context, do func(context.Context, *grpc.ClientConn,
 	...grpc.CallOption) (*pb.ResponseHeader, error),
 ) (doubt bool, err error) {

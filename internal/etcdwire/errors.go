@@ -74,8 +74,8 @@ func TLSReason(err error) string {
 	}
 	msg := plainText(st.Message())
 	for _, mark := range []string{"x509: ", "tls: "} {
-		// The last mark is the innermost reason: "tls: failed to verify certificate: x509:
-		// certificate has expired".
+		// x509 first, for it stands further in and tells more: "tls: failed to verify certificate:
+		// x509: certificate has expired".
 		if i := strings.Index(msg, mark); i >= 0 && !strings.Contains(msg, "closed connection") {
 			return strings.Trim(msg[i:], `" `)
 		}

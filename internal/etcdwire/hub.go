@@ -215,15 +215,18 @@ func (sub *Sub) NewestMod() (rev int64, deleted bool) {
 	return sub.w.rev, sub.w.revDeleted
 }
 
-// Requested reports whether the watch has been requested from etcd by now. Then it may have told
-// what happened since the subscriber's last read before the subscription began, and the subscriber
-// must read once more.
+// Requested reports whether the watch has been requested from etcd by now, perhaps for an earlier
+// subscriber. Then it may not tell again what happened before this subscription began: the
+// subscriber must read once more. A watch that is requested later notifies once it stands.
 func (sub *Sub) Requested() bool {
 	sub.h.mu.Lock()
 	defer sub.h.mu.Unlock()
 	w, src := sub.w, sub.h.Source(sub.w)
 	return w.ID != 0 || src.ID != 0 || w.refused
 }
+
+// IsRefused reports whether etcd has refused to open w. The caller holds the lock.
+func (w *Watch) IsRefused() bool { return w.refused }
 
 // remove forgets a watch. The caller holds the lock.
 func (h *Hub) remove(w *Watch) {
@@ -248,7 +251,7 @@ func (h *Hub) cancel(w *Watch) {
 	h.rouse()
 }
 
-// Forget notes that w does not stand on any stream.
+// Forget notes that w does not stand on any stream. The caller holds the lock.
 func (w *Watch) Forget() { w.ID, w.Since, w.Log, w.refused = 0, 0, nil, false }
 
 // rouse wakes the goroutine that sends.

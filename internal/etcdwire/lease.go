@@ -20,9 +20,9 @@ var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 // newest term known before the call. If the answer bears exactly that newest term, GrantInTerm
 // takes it for the grant's. Otherwise it drops the lease and grants another one.
 //
-// An answer may bear an older term than its entry (see Wire.Prove). The term that is taken for the
-// grant's is then too old, never too new: the next renewal finds a newer term, and the caller moves
-// its claims once more.
+// An answer may bear an older term than its entry, never a newer one (see Wire.Prove). If so, the
+// lease was granted in a later term than its caller believes. That is safe: the next renewal finds
+// the later term, and the caller moves its claims once more.
 func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
 ) (r R, err error) {
 	for range 3 {
@@ -68,6 +68,27 @@ func (w *Wire) Revoke(ctx context.Context, what string, id int64) error {
 		return err
 	}
 	return nil
+}
+
+// Leases returns the IDs of all leases that the current member knows. It may not have heard of the
+// latest grants yet. The one attempt takes at most limit. With tens of thousands of leases the
+// answer may take longer, so where it fails the member is not to blame.
+func (w *Wire) Leases(ctx context.Context, limit time.Duration) (all map[int64]bool, err error) {
+	_, err = w.AttemptAt(ctx, limit, func(ctx context.Context, conn MemberConn) error {
+		resp, err := leaseOf(conn.Conn).LeaseLeases(ctx, &pb.LeaseLeasesRequest{}, bigAnswers)
+		if err == nil {
+			err = w.Same(resp.GetHeader())
+		}
+		if err != nil {
+			return err
+		}
+		all = make(map[int64]bool, len(resp.Leases))
+		for _, l := range resp.Leases {
+			all[l.ID] = true
+		}
+		return nil
+	}, func(error) bool { return true })
+	return all, err
 }
 
 // TimeToLive asks etcd's leader, whose clock expires leases, how long one lives on, in whole

@@ -20,12 +20,13 @@ const (
 	// with a shorter deadline says nothing about the member.
 	BlameAfter = 200 * time.Millisecond
 	// lastSign is how long a member that all calls have left may give no sign until the calls that
-	// are still under way there end too. Without that each would wait for its whole CallLimit.
+	// are still under way there end too. Without that each would wait for its whole CallLimit, as
+	// those do whose member was dialled anew meanwhile: a call there may just be slow.
 	lastSign = 300 * time.Millisecond
 )
 
-// Members is the cluster's members. All calls go to the current one. When it fails, all go to
-// another: with a balancer, one frozen member of three would swallow every third call.
+// Members is the cluster's members. Calls go to the current one. When it fails, all go to another:
+// with a balancer, one frozen member of three would swallow every third call.
 type Members struct {
 	client *clientv3.Client
 	ctx    context.Context // ends with the Wire
@@ -54,11 +55,11 @@ type member struct {
 type MemberConn struct {
 	member *member // its fields are guarded by Members.mu: the connection may be another one by now
 	Conn   *grpc.ClientConn
-	life   context.Context // ends once all calls go elsewhere and the member gives no sign (lastSign)
+	life   context.Context // of conn: ends once all calls go elsewhere and the member gives no sign (lastSign)
 }
 
 // Host returns the endpoint as people write it.
-func (l MemberConn) Host() string { return HostOf(l.member.endpoint) }
+func (c MemberConn) Host() string { return HostOf(c.member.endpoint) }
 
 // HostOf returns an endpoint as people write it.
 func HostOf(endpoint string) string {
@@ -113,7 +114,9 @@ func (ms *Members) retireLocked(m *member) {
 	})
 }
 
-// Current returns the member to call now. It does not block: gRPC connects in the background.
+// Current returns the member to call now. It does not block: gRPC connects in the background. An
+// endpoint that cannot even be dialled (a plain one, where the user's credentials ask for TLS) is
+// left for another. The error says that none can be dialled.
 func (ms *Members) Current() (MemberConn, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -121,7 +124,15 @@ func (ms *Members) Current() (MemberConn, error) {
 		return MemberConn{}, ErrClosed
 	}
 	ms.syncLocked()
-	return ms.connectLocked(ms.current)
+	conn, err := ms.connectLocked(ms.current)
+	for range len(ms.members) - 1 {
+		if err == nil {
+			break
+		}
+		ms.current = ms.otherLocked(ms.current)
+		conn, err = ms.connectLocked(ms.current)
+	}
+	return conn, err
 }
 
 // connectLocked returns a member with its connection, dialled where there is none.
@@ -134,6 +145,7 @@ func (ms *Members) connectLocked(m *member) (MemberConn, error) {
 		// Dial takes credentials, TLS, token interceptors and dial options from the client.
 		conn, err := ms.client.Dial(m.endpoint)
 		if err != nil {
+			m.failed = time.Now()
 			return MemberConn{}, fmt.Errorf("etcd %s: dial: %w", HostOf(m.endpoint), err)
 		}
 		m.conn, m.stale = conn, false
@@ -143,34 +155,34 @@ func (ms *Members) connectLocked(m *member) (MemberConn, error) {
 }
 
 // FailOver moves all calls from a member that failed to the one whose last failure is longest ago.
-func (ms *Members) FailOver(l MemberConn) {
-	if ms.leave(l) && ms.moved != nil {
+func (ms *Members) FailOver(c MemberConn) {
+	if ms.leave(c) && ms.moved != nil {
 		ms.moved()
 	}
 }
 
 // leave is FailOver without the call of moved. It reports whether calls go to another member from
 // now on.
-func (ms *Members) leave(l MemberConn) bool {
+func (ms *Members) leave(c MemberConn) bool {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if l.member.conn != l.Conn {
+	if c.member.conn != c.Conn {
 		return false // an earlier connection: it says nothing of the present one
 	}
-	l.member.stale, l.member.failed = true, time.Now()
-	if ms.current != l.member {
+	c.member.stale, c.member.failed = true, time.Now()
+	if ms.current != c.member {
 		return false // somebody else moved on already
 	}
-	m := ms.otherLocked(l.member)
+	m := ms.otherLocked(c.member)
 	if m == nil {
 		return false
 	}
 	ms.current = m
-	left, end := l.member.failed, l.member.end
+	left, end := c.member.failed, c.member.end
 	time.AfterFunc(lastSign, func() {
 		ms.mu.Lock()
 		defer ms.mu.Unlock()
-		if l.member.conn == l.Conn && l.member.heard.Before(left) {
+		if c.member.conn == c.Conn && c.member.heard.Before(left) {
 			end()
 		}
 	})
@@ -189,24 +201,24 @@ func (ms *Members) otherLocked(m *member) (best *member) {
 	return best
 }
 
-// Other returns another member than l's, the one whose last failure is longest ago, for a call
+// Other returns another member than c's, the one whose last failure is longest ago, for a call
 // that must not wait for one member alone. It reports false if there is none.
-func (ms *Members) Other(l MemberConn) (MemberConn, bool) {
+func (ms *Members) Other(c MemberConn) (MemberConn, bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	best := ms.otherLocked(l.member)
-	if ms.closed || best == nil || !slices.Contains(ms.members, l.member) {
+	best := ms.otherLocked(c.member)
+	if ms.closed || best == nil || !slices.Contains(ms.members, c.member) {
 		return MemberConn{}, false
 	}
-	l, err := ms.connectLocked(best)
-	return l, err == nil
+	c, err := ms.connectLocked(best)
+	return c, err == nil
 }
 
-// FailedOver reports whether calls go to another member than l's by now.
-func (ms *Members) FailedOver(l MemberConn) bool {
+// FailedOver reports whether calls go to another member than c's by now.
+func (ms *Members) FailedOver(c MemberConn) bool {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	return ms.current != l.member
+	return ms.current != c.member
 }
 
 // Endpoints names all members, for errors that no single one is to blame for.
@@ -228,29 +240,29 @@ func (ms *Members) size() int {
 }
 
 // alive notes that a member has answered on that connection.
-func (ms *Members) alive(l MemberConn) {
+func (ms *Members) alive(c MemberConn) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if l.member.conn == l.Conn {
-		l.member.heard = time.Now()
+	if c.member.conn == c.Conn {
+		c.member.heard = time.Now()
 	}
 }
 
 // silent returns for how long a member has not answered on that connection.
-func (ms *Members) silent(l MemberConn) time.Duration {
+func (ms *Members) silent(c MemberConn) time.Duration {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if l.member.conn != l.Conn || l.member.heard.IsZero() {
+	if c.member.conn != c.Conn || c.member.heard.IsZero() {
 		return time.Duration(1<<63 - 1)
 	}
-	return time.Since(l.member.heard)
+	return time.Since(c.member.heard)
 }
 
 // NoteFailure notes that a member failed just now: the next calls of Other prefer other members.
-func (ms *Members) NoteFailure(l MemberConn) {
+func (ms *Members) NoteFailure(c MemberConn) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	l.member.failed = time.Now()
+	c.member.failed = time.Now()
 }
 
 // close ends all connections, also those left behind.

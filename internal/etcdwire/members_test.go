@@ -1,9 +1,12 @@
 package etcdwire
 
 import (
+	"context"
 	"testing"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -33,5 +36,39 @@ func TestAWatchIsOpenedOnTheConnectionThatWasChosen(t *testing.T) {
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.Aborted {
 		t.Errorf("the stream ended with %v, want the answer of the member that was chosen", err)
+	}
+}
+
+// overTLS is credentials with which gRPC dials no plain endpoint.
+type overTLS struct{}
+
+func (overTLS) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return nil, nil
+}
+func (overTLS) RequireTransportSecurity() bool { return true }
+
+// An endpoint may be one that cannot be dialled at all. Calls go to the others.
+func TestAnEndpointThatCannotBeDialledIsLeft(t *testing.T) {
+	t.Parallel()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"https://127.0.0.1:1"}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithPerRPCCredentials(overTLS{})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	for _, c := range []struct {
+		endpoints []string
+		want      string
+	}{
+		{[]string{"http://127.0.0.1:2", "http://127.0.0.1:3", "https://127.0.0.1:1"}, "127.0.0.1:1"},
+		{[]string{"http://127.0.0.1:2", "http://127.0.0.1:3"}, ""},
+	} {
+		w := New(client, "")
+		t.Cleanup(w.Close)
+		client.SetEndpoints(c.endpoints...)
+		got, err := w.Members.Current()
+		if (err == nil) != (c.want != "") || err == nil && got.Host() != c.want {
+			t.Errorf("Current of %v = %v, want %q", c.endpoints, err, c.want)
+		}
 	}
 }

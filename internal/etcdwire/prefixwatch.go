@@ -26,6 +26,8 @@ const (
 	PrefixLogKept = 512
 )
 
+// The caller of each function below that takes no lock holds the hub's lock.
+
 // isReplaceable reports whether the prefix watch can stand in for one of sp.
 func (h *Hub) isReplaceable(sp Span) bool {
 	prefix := h.prefix
@@ -79,7 +81,7 @@ func PrefixEnd(prefix string) string {
 
 // Source returns the watch that tells what w is to see: w while it stands, otherwise the prefix
 // watch if that may replace w. The prefix watch may not stand yet: then its Since is 0, and w's
-// listeners are told (Begun) once it stands. The caller holds the lock, as for all that follow.
+// listeners are told (Begun) once it stands. The caller holds the lock.
 func (h *Hub) Source(w *Watch) *Watch {
 	if w.Since == 0 && w.Replaceable && h.PrefixWatch != nil {
 		return h.PrefixWatch

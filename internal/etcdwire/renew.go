@@ -106,17 +106,22 @@ func (k *Keepalives) Close() {
 
 // Prove proves that a keepalive before it was answered by a leader that had a majority afterwards.
 // It makes a read, and then sends two requests through etcd's log, both of which do reads. It
-// returns the answer of the later one, and a raft term that is at least that of the first one's
+// returns the answer of one of them, and a raft term that is at least that of the first one's
 // entry. Key is any key that may be read and written; it is not changed.
 //
-// A leader acknowledges a keepalive by itself, even after it was deposed. It has the lease, so it
-// leads in the raft term of the grant, T, or in a later one. The read begins after that answer. It
-// is answered only if some leader L has committed an entry of its own term and then had a majority.
-// If L's term is later than T, every entry from now on bears a later term. So if the two requests
-// bear T, L is the leader of T, and had a majority after it had renewed the lease. Then nobody else
-// can end the lease early: a leader after L is elected later and gives the lease its whole ttl
-// again, and a leader before L never had the lease. If the requests bear any other term, the caller
-// moves to another lease. The model in test/spec shows what happens without each step.
+// Let T be the raft term in which the lease was granted.
+//
+//  1. Who acknowledged the keepalive did so by itself, perhaps after it was deposed. It has the
+//     lease, so it leads in T or in a later term.
+//  2. The read begins after that answer. It is answered only if some leader L has committed an
+//     entry of its own term and then had a majority.
+//  3. If L's term is later than T, every entry from now on bears a later term than T. So if the two
+//     requests bear T, L is the leader of T, who had a majority after it had renewed the lease.
+//  4. Then nobody else can end the lease early. A leader after L is elected later, and gives the
+//     lease its whole ttl again. A leader before L never had the lease.
+//
+// If the requests bear any other term than T, the caller moves to another lease. The model in
+// test/spec shows what happens without each step.
 //
 // One request would not do. An answer bears the term of the last entry that the member has wholly
 // applied, and it may leave before its own entry is. A member that caught up by a snapshot shows

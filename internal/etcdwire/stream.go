@@ -26,8 +26,8 @@ const (
 	// maxSilence is what silence grows to while stream after stream falls silent: then the cluster
 	// is slow, and thousands of clients that open all their watches anew would keep it so.
 	maxSilence = 8 * silence
-	// signWithin divides stream.wait: a member that all calls have left must give a sign on the
-	// stream within a tenth of it. That is 0.3 s, and more where stream after stream falls silent.
+	// signWithin is for a member that all calls have left: it must give a sign on the stream within
+	// stream.wait/signWithin. That is 0.3 s, and more where stream after stream falls silent.
 	signWithin = 10
 	// healthyAfter is how long a stream must have lived until silence is short again.
 	healthyAfter = 20 * time.Second
@@ -54,33 +54,33 @@ type stream struct {
 // or nobody watches. It reports whether the stream was of use; otherwise the next try waits a
 // little.
 func (h *Hub) serve(wait time.Duration) (good, silent bool) {
-	l, err := h.w.Members.Current()
+	c, err := h.w.Members.Current()
 	if err != nil {
 		return false, false
 	}
 	ctx, cancel := context.WithCancel(h.w.ctx)
 	defer cancel()
-	st := &stream{h: h, cancel: cancel, wait: wait, link: l, begun: time.Now(), done: make(chan struct{})}
+	st := &stream{h: h, cancel: cancel, wait: wait, link: c, begun: time.Now(), done: make(chan struct{})}
 	st.timer = time.AfterFunc(wait, st.endIfSilent)
 	defer st.timer.Stop()
-	if st.raw, err = openWatch(ctx, l); err != nil {
-		h.w.Members.FailOver(l)
+	if st.raw, err = openWatch(ctx, c); err != nil {
+		h.w.Members.FailOver(c)
 		return false, st.muted.Load()
 	}
 	go st.receive()
-	st.send(ctx, l)
+	st.send(ctx, c)
 	cancel()
 	<-st.done
 	if !h.empty() && h.w.ctx.Err() == nil {
-		h.w.Members.FailOver(l)
+		h.w.Members.FailOver(c)
 	}
 	return st.good.Load(), st.muted.Load()
 }
 
 // openWatch opens a stream. The server ends it when its member has no leader: one that was cut off
 // tells nothing new.
-func openWatch(ctx context.Context, l MemberConn) (pb.Watch_WatchClient, error) {
-	return pb.NewWatchClient(l.Conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
+func openWatch(ctx context.Context, c MemberConn) (pb.Watch_WatchClient, error) {
+	return pb.NewWatchClient(c.Conn).Watch(clientv3.WithRequireLeader(ctx), bigAnswers)
 }
 
 // silent returns for how long nothing has come from the member, and for how long nothing on the
@@ -106,9 +106,9 @@ func (st *stream) endIfSilent() {
 //
 // While calls go to the stream's member, a tick asks for a sign of life only where none has come
 // for quiet. Once calls have left the member, send asks at once and gives up after wait/signWithin
-// without a sign. If a sign comes, the stream stays: each tick asks again, and two ticks without an
-// answer end it.
-func (st *stream) send(ctx context.Context, l MemberConn) {
+// without a sign. If a sign comes, the stream stays: from then on each tick asks, and the stream
+// ends at a tick before which nothing has come since the last tick's question.
+func (st *stream) send(ctx context.Context, c MemberConn) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	idle, asked := 0, false      // ticks without a watch; whether the last tick asked for a sign
@@ -118,7 +118,7 @@ func (st *stream) send(ctx context.Context, l MemberConn) {
 		if !st.flush() {
 			return
 		}
-		switch left := st.h.w.Members.FailedOver(l); {
+		switch left := st.h.w.Members.FailedOver(c); {
 		case !left:
 			signDue = nil
 		case signDue == nil:
@@ -147,7 +147,7 @@ func (st *stream) send(ctx context.Context, l MemberConn) {
 				continue
 			}
 			idle = 0
-			heard, left := st.heard.Swap(false), st.h.w.Members.FailedOver(l)
+			heard, left := st.heard.Swap(false), st.h.w.Members.FailedOver(c)
 			if left && asked && !heard {
 				return // others found the member dead, and it does not answer us either: no need to wait longer
 			}

@@ -24,7 +24,7 @@ func Poll() time.Duration { return 4*time.Second + rand.N(2*time.Second) }
 func PollAfter(looks int) time.Duration { return Poll() << min(looks, 2) }
 
 // Acquire locks turn, a channel with room for one value that serves as a mutex, unless ctx ends
-// first.
+// first. Locked means that the value is in: the holder takes it out to unlock.
 func Acquire(ctx context.Context, turn chan struct{}) error {
 	select {
 	case turn <- struct{}{}:

@@ -1,6 +1,11 @@
 // Package etcdwire is how etcdstore and concurrency reach etcd: its members, one watch stream, and
-// renewals that etcd's log proves. All calls go to one member, which is left when it is silent. The
-// package knows where the keys of claims lie, for its watches. It decides nothing about leadership.
+// renewals that etcd's log proves. Calls go to one member, which is left when it is silent. (Two
+// kinds of calls go to others too: heartbeats and Examine of etcdstore.) The package knows where
+// the keys of claims lie, for its watches. It decides nothing about leadership.
+//
+// Read wire.go, members.go (which member is asked), call.go (how a call is tried again), errors.go
+// (what an error proves), limit.go and wait.go; then lease.go and renew.go (proofs), or hub.go,
+// stream.go and prefixwatch.go (watches).
 //
 // # Locks
 //
@@ -37,7 +42,7 @@ type Wire struct {
 
 	Members Members
 
-	opening chan struct{}   // a mutex that a context can interrupt: who takes its value may open
+	opening chan struct{}   // a mutex that a context can interrupt (see Acquire)
 	version string          // of the member that answered Open; "": not opened yet
 	cluster uint64          // etcd's ID of the cluster
 	term    atomic.Uint64   // the newest raft term seen
@@ -58,19 +63,16 @@ func New(client *clientv3.Client, prefix string) *Wire {
 	w.Members.ctx = w.ctx
 	w.Hub = newHub(w, prefix)
 	w.Members.moved = w.Hub.rouse // its stream may be at the member that was left
-	w.opening <- struct{}{}
 	return w
 }
 
 // Open learns which cluster it is and returns the version of the member that answered. Later calls
 // return the same.
 func (w *Wire) Open(ctx context.Context) (version string, err error) {
-	select {
-	case <-w.opening:
-		defer func() { w.opening <- struct{}{} }()
-	case <-ctx.Done():
-		return "", ctx.Err()
+	if err := Acquire(ctx, w.opening); err != nil {
+		return "", err
 	}
+	defer func() { <-w.opening }()
 	if w.version != "" {
 		return w.version, nil
 	}

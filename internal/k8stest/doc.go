@@ -2,7 +2,8 @@
 // module on this project's etcd, with TLS and RBAC; or a small fake of its Leases in this process,
 // where the real one has not been built on this machine yet.
 //
-// Which one a test gets: the real one where KUBE_APISERVER=real or CI=true say so (it is built
-// then, which takes minutes, once), and where it is there already. KUBE_APISERVER=fake asks for the
-// other one. Each test says which one it ran on.
+// Which one a test gets: the real one where KUBE_APISERVER=real says so (it is built then, once,
+// which takes minutes: more than a package's tests may take, so make kube-apiserver comes before
+// them), and where it is there already. KUBE_APISERVER=fake asks for the other one. Each test says
+// which one it ran on.
 package k8stest

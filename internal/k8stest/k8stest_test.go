@@ -12,12 +12,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // TestTheServerIsBuilt builds the server where the real one is asked for, before tests by the clock
 // run.
 func TestTheServerIsBuilt(t *testing.T) {
-	if os.Getenv("KUBE_APISERVER") != "real" && os.Getenv("CI") != "true" {
+	if os.Getenv("KUBE_APISERVER") != "real" {
 		t.Skip("KUBE_APISERVER=real builds kube-apiserver, for minutes, once")
 	}
 	out, err := exec.Command(Binary(t), "--version").CombinedOutput()
@@ -158,6 +160,7 @@ func watch(t *testing.T, s *Server) (seen []string) {
 }
 
 func TestTheFakeAnswersAsTheServerDoes(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	fake := script(t, StartFake(t))
 	t.Log(strings.Join(fake, "\n"))

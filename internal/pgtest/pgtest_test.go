@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // answers says whether the server at url answers within the limit.
@@ -45,6 +46,7 @@ func TestAServerIsKilledFrozenAndStartedAgain(t *testing.T) {
 }
 
 func TestAStandbyIsPromoted(t *testing.T) {
+	servertest.Long(t, "race-library")
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.Options{})
 	b := s.Standby()

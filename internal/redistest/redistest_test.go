@@ -7,6 +7,7 @@ import (
 
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // Each kind of server is what was asked for.
@@ -43,6 +44,7 @@ func TestReplica(t *testing.T) {
 
 // A cluster fails over by itself, and its slot can be moved.
 func TestCluster(t *testing.T) {
+	servertest.Long(t, "race-library")
 	all := redistest.StartCluster(t, 2, 1, redistest.Options{})
 	if all[2].Role() != "slave" {
 		t.Fatalf("the third server is a %s, want a replica", all[2].Role())
@@ -68,6 +70,7 @@ func TestCluster(t *testing.T) {
 }
 
 func TestSentinels(t *testing.T) {
+	servertest.Long(t, "race-library")
 	a := redistest.Start(t, redistest.Options{Password: "secret"})
 	b := redistest.Start(t, redistest.Options{Password: "secret", Replica: a})
 	all := redistest.StartSentinels(t, "main", a, redistest.Sentinels{N: 3, Password: "other"}, b)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/internal/zktest"
 )
 
@@ -29,6 +30,7 @@ func TestAServerServesDiesAndComesBack(t *testing.T) {
 }
 
 func TestAnEnsembleHasALeaderAlsoWhenOneIsCutOff(t *testing.T) {
+	servertest.Long(t, "race-library")
 	if os.Getenv("PRIMACY_ZK") == "" {
 		t.Skip("PRIMACY_ZK=all: zkstore's own tests cut an ensemble too")
 	}
@@ -52,6 +54,7 @@ func TestAnEnsembleHasALeaderAlsoWhenOneIsCutOff(t *testing.T) {
 }
 
 func TestTheClientsPortSpeaksTLS(t *testing.T) {
+	servertest.Long(t, "race-library")
 	cert := zktest.NewCert(t)
 	s := zktest.Start(t, zktest.Options{TLS: cert})
 	conn, err := tls.Dial("tcp", s.Addr(), cert.Client)

@@ -44,8 +44,28 @@ func winAll(n, at int) func(context.Context, *Env, *Contender) (Sample, error) {
 				return nil, fmt.Errorf("not all are led in the end: %w", err)
 			}
 		}
-		after, err := count(e.Cluster)
+		after, err := countWhenQuiet(ctx, e, before)
 		return Sample{"time": value(took.Seconds()), "requests": value(after.since(before).requests())}, err
+	}
+}
+
+// countWhenQuiet counts when the last request that the wins have caused is over: a win may be
+// followed by others, which write its record. A session that only keeps its lease makes fewer than
+// idle in quiet.
+func countWhenQuiet(ctx context.Context, e *Env, before Counts) (Counts, error) {
+	const idle, quiet = 8, 2 * time.Second
+	last := before
+	for {
+		now, err := count(e.Cluster)
+		if err != nil || now.since(last).requests() < idle {
+			return now, err
+		}
+		last = now
+		select {
+		case <-time.After(quiet):
+		case <-ctx.Done():
+			return now, ctx.Err()
+		}
 	}
 }
 

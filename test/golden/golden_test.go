@@ -181,6 +181,7 @@ var varying = []struct {
 	{regexp.MustCompile(`(\\?"(?:pid|token|claim|revision|seq|rev|beat|\w+_ms|\w+_ns)\\?": ?(?:\\?")?)\d+`), "${1}N"},
 	{regexp.MustCompile(`\d{7,}`), "N"},
 	{regexp.MustCompile(`(\\?"took\\?": ?\\?")[^"\\]*`), "${1}DURATION"},
+	{regexp.MustCompile(`(\\?"term\\?": ?\\?")\w+ \w+`), "${1}LEASE-TOKEN"},
 	// Words for people may be said better; what a program compares may not.
 	{regexp.MustCompile(`(\\?"(?:err|error|detail|title)\\?": ?\\?")(?:[^"\\]|\\\\\\"|\\")*?(\\?"[,}\n])`), "${1}WORDS${2}"},
 	{regexp.MustCompile(`(\\?"text\\?": ?\\?")the (?:supervisor|command)[^"\\]*`), "${1}WORDS"},

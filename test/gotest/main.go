@@ -1,7 +1,11 @@
 // Command gotest runs go test and says what it is doing: a line for each package that is done, and
 // one at least each 10 s. It prints the output of tests that fail, and no other.
 //
-//	gotest [-slow N] [-cpu] MODULE-FOLDER ARGUMENTS-OF-GO-TEST…
+//	gotest [-slow N] [-cpu] [-files FOLDER] MODULE-FOLDER ARGUMENTS-OF-GO-TEST…
+//
+// Go test does not run a package again whose code, and whose files inside its module, are as they
+// were when it passed. Tests that read files of other modules, or build the program, need -files: a
+// package then runs again unless all files in that folder are as they were.
 //
 // With -slow it ends with a table of the N slowest packages and tests; with -cpu the table has the
 // user and system time of each package's process and of what it started, which a busy machine
@@ -12,9 +16,11 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -45,14 +51,23 @@ func main() {
 	}
 	slow := flag.Int("slow", 0, "print so many of the slowest packages and tests")
 	cpu := flag.Bool("cpu", false, "measure the CPU time of each package")
+	files := flag.String("files", "", "run what has passed again if any file in this folder has changed")
 	every := flag.Duration("every", 10*time.Second, "say what is running at least so often")
 	flag.Parse()
 	if flag.NArg() < 2 {
-		fmt.Fprintln(os.Stderr, "usage: gotest [-slow N] [-cpu] MODULE-FOLDER ARGUMENTS-OF-GO-TEST…")
+		fmt.Fprintln(os.Stderr, "usage: gotest [-slow N] [-cpu] [-files FOLDER] MODULE-FOLDER ARGUMENTS-OF-GO-TEST…")
 		os.Exit(2)
 	}
 	r := &run{begun: time.Now(), running: map[string]time.Time{}, output: map[string]*bytes.Buffer{}, every: *every}
-	code, err := r.goTest(flag.Arg(0), flag.Args()[1:], *cpu)
+	args := flag.Args()[1:]
+	var err error
+	if *files != "" {
+		args, err = withFiles(args, *files)
+	}
+	code := 2
+	if err == nil {
+		code, err = r.goTest(flag.Arg(0), args, *cpu)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
 		code = 2
@@ -61,6 +76,32 @@ func main() {
 		r.table(*slow)
 	}
 	os.Exit(code)
+}
+
+// withFiles returns the arguments with the sum of all files in a folder in them, as the name of a
+// test to skip that nobody has: go test takes results from its cache only for the same arguments.
+func withFiles(args []string, folder string) ([]string, error) {
+	sum := sha256.New()
+	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "dist" || d.Name() == "bin"):
+			return filepath.SkipDir
+		case !d.Type().IsRegular():
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		fmt.Fprintf(sum, "%s %d\n%s", path, len(text), text)
+		return err
+	})
+	none := fmt.Sprintf("^Files%x$", sum.Sum(nil)[:16])
+	args = slices.Clone(args)
+	if at := slices.Index(args, "-skip"); at >= 0 && at+1 < len(args) {
+		args[at+1] += "|" + none
+		return args, err
+	}
+	return append([]string{"-skip", none}, args...), err
 }
 
 // run is one run of go test.

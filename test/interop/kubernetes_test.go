@@ -12,12 +12,14 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/k8stest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/k8sstore"
 )
 
 // The client that a user of client-go has already carries the store, and client-go reads what the
 // store writes.
 func TestTheClientOfClientGoCarriesTheStore(t *testing.T) {
+	servertest.Long(t, "race-program")
 	srv := k8stest.Start(t)
 	config := &rest.Config{Host: srv.URL, BearerToken: k8stest.UserToken,
 		TLSClientConfig: rest.TLSClientConfig{CAData: srv.CA},

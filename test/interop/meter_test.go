@@ -3,10 +3,6 @@
 package interop
 
 import (
-	"bufio"
-	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,48 +21,25 @@ type count struct {
 // readCount asks the server.
 func (w *world) readCount() count {
 	w.Helper()
-	resp, err := http.Get(w.server.Endpoint() + "/metrics")
-	if err != nil {
-		w.Fatal(err)
-	}
-	defer resp.Body.Close()
-	c, err := parseCount(resp.Body)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return c
-}
-
-func parseCount(r io.Reader) (count, error) {
 	c := count{at: time.Now()}
 	seen := map[string]bool{}
-	in := bufio.NewScanner(r)
-	for in.Scan() {
-		i := strings.LastIndexByte(in.Text(), ' ')
-		if i < 0 || strings.HasPrefix(in.Text(), "#") {
-			continue
-		}
-		v, err := strconv.ParseFloat(in.Text()[i+1:], 64)
-		if err != nil {
-			return c, err
-		}
-		name, labels, _ := strings.Cut(in.Text()[:i], "{")
+	for _, m := range w.server.Metrics(w) {
 		switch {
-		case name == "grpc_server_msg_received_total" && strings.Contains(labels, `grpc_service="etcdserverpb.`):
-			c.requests += v
-		case name == "etcd_debugging_mvcc_events_total":
-			c.events = v
-		case name == "process_cpu_seconds_total":
-			c.cpu = v
+		case m.Name == "grpc_server_msg_received_total" && strings.HasPrefix(m.Label("grpc_service"), "etcdserverpb."):
+			c.requests += m.Value
+		case m.Name == "etcd_debugging_mvcc_events_total":
+			c.events = m.Value
+		case m.Name == "process_cpu_seconds_total":
+			c.cpu = m.Value
 		default:
 			continue
 		}
-		seen[name] = true
+		seen[m.Name] = true
 	}
 	if len(seen) != 3 {
-		return c, fmt.Errorf("the server's metrics have other names than those read here: only %v found", seen)
+		w.Fatalf("the server's metrics have other names than those read here: only %v found", seen)
 	}
-	return c, in.Err()
+	return c
 }
 
 // aSecond returns what was counted from b to c, in the mean second.

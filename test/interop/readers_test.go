@@ -5,11 +5,14 @@ package interop
 import (
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // TestReadersAndStrangers: our readers hold together; one of etcd's own clients waits for all of
 // them, and readers that come later wait behind it.
 func TestReadersAndStrangers(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	w := newWorld(t)
 	for _, k := range strangers() {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/internal/redistest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/redlockstore"
 )
 
@@ -201,6 +202,7 @@ func fight(t *testing.T, all map[string]locker) map[string]int {
 
 // TestPlainKeysOfOthersAreShown: who holds through another library, or not by a lock at all.
 func TestPlainKeysOfOthersAreShown(t *testing.T) {
+	servertest.Long(t, "race-program")
 	servers := []*redistest.Server{redistest.Start(t, redistest.Options{})}
 	s := plainSession(t, servers, "a")
 	m := redsyncOver(servers).NewMutex("theirs", redsync.WithExpiry(time.Minute))

@@ -88,6 +88,11 @@ func (cd *candidate) campaign(t *task) *term {
 
 // lead runs the work and gives the claim up. It reports whether the term was lost.
 func (cd *candidate) lead(t *task, tm *term) (lost bool) {
+	w := worker{cd: cd, tm: tm}
+	return cd.leadBy(t, tm, w.work)
+}
+
+func (cd *candidate) leadBy(t *task, tm *term, work func(t *task)) (lost bool) {
 	cd.term = tm
 	t.w.judge.asked(tm)
 	gaveUp := func() {
@@ -102,8 +107,7 @@ func (cd *candidate) lead(t *task, tm *term) (lost bool) {
 	}
 	if tm.check() && !tm.ended {
 		tm.c.working = true
-		w := worker{cd: cd, tm: tm}
-		w.work(t)
+		work(t)
 		tm.c.working = false
 		if tm.c.freed {
 			tm.c.settle()
@@ -142,8 +146,15 @@ func (wk *worker) work(t *task) {
 		tm.late = true
 		stop = w.rng.span(0, 2*w.plan.TTL)
 	}
+	if tm.n.hung() {
+		tm.late, stop = true, forever
+	}
 	until := int64(0)
 	for {
+		if w.quit && tm.n.hung() {
+			stop = min(stop, sec)
+			until = min(until, tm.n.mono()+stop)
+		}
 		if tm.ctx.done && until == 0 {
 			until = tm.n.mono() + stop
 		}

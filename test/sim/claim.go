@@ -181,14 +181,21 @@ func (c *claim) settle() {
 
 // release gives the claim up and repeats it until the store has confirmed it or the lease is over.
 func (c *claim) release(t *task, o core.ClaimOrder) {
-	for o.Do == core.Leave {
+	for o.Do == core.Leave || o.Do == core.HandOver {
 		if !t.pause(c.l.life, o.Tries) {
 			c.step(core.ClaimEvent{Kind: core.LeaseOver})
 			return
 		}
 		c.l.s.w.judge.releases(c)
-		err := c.l.dl.release(t, c.l.life.child(&c.l.s.n.host, c.l.attempt()), c.place)
-		e := core.ClaimEvent{Kind: core.Left}
+		limit, e := c.l.life.child(&c.l.s.n.host, c.l.attempt()), core.ClaimEvent{Kind: core.Left}
+		var err error
+		if o.Do == core.Leave {
+			err = c.l.dl.release(t, limit, c.place)
+		} else if err = c.l.dl.(*plainHandle).transfer(t, limit, c.place, o.Successor); errors.Is(err, errNoSuccessor) {
+			err, e.Kind = nil, core.NoSuccessor
+		} else if errors.Is(err, errGone) {
+			err, e.Kind = nil, core.Missing
+		}
 		if err != nil && !errors.Is(err, errGone) {
 			e.Kind = core.Failed
 		}
@@ -219,7 +226,7 @@ func (tm *term) endRight(cause core.Cause) {
 // resign says that the work has stopped, and waits for the store's answer for a while.
 func (tm *term) resign(t *task) {
 	c := tm.c
-	if o := c.step(core.ClaimEvent{Kind: core.GiveUp}); o.Do == core.Leave {
+	if o := c.step(core.ClaimEvent{Kind: core.GiveUp}); o.Do == core.Leave || o.Do == core.HandOver {
 		c.l.s.w.spawn(&tm.n.host, func(t *task) { c.release(t, o) })
 	}
 	limit := (*life)(nil).child(&tm.n.host, 2*c.l.attempt())

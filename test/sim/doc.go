@@ -14,6 +14,13 @@
 //   - redis, postgres: a server that may forget what it acknowledged, or not, and a replica with
 //     another clock (mirror.go, redis.go, postgres.go).
 //   - register: registers under compare-and-swap and no clock at all (cas*.go).
+//   - kubernetes: two API servers on one etcd, with caches that lag, forget and stand still;
+//     watches that go deaf or are cut; 429, 503 of a proxy that has sent the request on all the
+//     same, 410; objects that are deleted, put back and rewritten by hand (kube*.go).
+//   - shards: a plain store under groups of shards (group*.go). What plans and follows is package
+//     shards' own; its goroutines are a model. Members leave, come back, are restarted, are not
+//     ready, are made for another number of shards, have handlers that never return; assigners are
+//     lost in the middle of a move, or paused there; moves are paused; answers are old.
 //   - quorum: servers that know nothing of each other, of which a majority decides; no token, no
 //     line (quorum*.go).
 //
@@ -28,7 +35,9 @@
 // processes be told yes by Check? Does each term's token exceed all before? Was the end of a term
 // told, and had its work returned, before its claim was released? Is the line first come, first
 // served? Is one waiter woken, not all? Does anything stand that nobody stands behind? Did a fenced
-// write go back, or was one lost? Does somebody lead once nothing goes wrong any more?
+// write go back, or was one lost? Does somebody lead once nothing goes wrong any more? Of groups of
+// shards (group_judge.go): did more shards move than events demand, or more at a time than may? Did
+// a term end by a request for another? Did a shard wait for its member that is being restarted?
 //
 // # What it cannot show
 //
@@ -37,6 +46,8 @@
 //     processes on real servers, are for that.
 //   - The stores are what is known of them, no more. The log of ZooKeeper is taken to be
 //     linearizable.
+//   - Looks of a simulated assigner are three reads, each of one instant. On registers and
+//     Kubernetes each line is read at an instant of its own.
 //   - On zk and redis only leases, renewals and grants follow the real rules; that a claim is
 //     entered once is the plain store's doing.
 //   - Two things are not judged: a former Redis primary that lives on and needs no replica to

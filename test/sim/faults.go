@@ -29,7 +29,9 @@ func (w *World) inject(f Fault) {
 	case NodeRate:
 		n.setRate(f.Arg)
 	case GiveUp:
-		if n.running() {
+		if w.plan.Group.On {
+			w.act(n, f)
+		} else if n.running() {
 			if cd := n.sess.cands[int(f.Arg)%w.plan.Names]; cd.ctx != nil {
 				cd.ctx.cancel()
 			}

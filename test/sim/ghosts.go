@@ -5,15 +5,18 @@ import "github.com/primacy-go/primacy/internal/core"
 // led says whether somebody leads every name, and every candidate stands in the line.
 func (j *judge) led() bool {
 	for name := range j.terms {
-		if !j.ledName(name) || !j.w.plan.NoToken && j.missing(name) != nil {
+		if !j.ledName(name) || j.missing(name) != nil {
 			return false
 		}
 	}
 	return true
 }
 
-// missing returns a machine that has no place in the line.
+// missing returns a machine that has no place in the line, and should have one.
 func (j *judge) missing(name int) *node {
+	if j.w.plan.NoToken || j.w.plan.Group.On && name > 0 {
+		return nil
+	}
 	for _, n := range j.w.nodes {
 		stands := false
 		for _, e := range j.w.store.lines()[name].entries {
@@ -40,7 +43,7 @@ func (j *judge) leaderless() {
 		if !j.ledName(name) {
 			j.fail(RuleLiveness, "%s: for %v", nameOf(name), span(j.w.lively()))
 		}
-		if n := j.missing(name); n != nil && !j.w.plan.NoToken {
+		if n := j.missing(name); n != nil {
 			j.fail(RuleLiveness, "%s: %s found no place in the line for %v", nameOf(name), n.name,
 				span(j.w.lively()))
 		}
@@ -51,8 +54,7 @@ func (j *judge) leaderless() {
 func (j *judge) noticed() {
 	for name, all := range j.terms {
 		for _, tm := range all {
-			// a wait relies on a push for six seconds at most
-			if tm.excused && !tm.undone && tm.yes() && tm.n.rough+8*sec < j.w.now {
+			if tm.excused && !tm.undone && tm.yes() && max(tm.n.rough, tm.removed)+j.hearsWithin() < j.w.now {
 				j.fail(RuleDeaf, "%s: %s has not heard that its claim under token %d was removed", nameOf(name),
 					tm.n.name, tm.token)
 			}
@@ -61,8 +63,13 @@ func (j *judge) noticed() {
 }
 
 // hearsWithin is how long the news of a removed claim may need once nothing is in its way: a wait
-// relies on a push for six seconds at most.
-const hearsWithin = 8 * sec
+// relies on a push for six seconds at most, or for as long as the store says.
+func (j *judge) hearsWithin() int64 {
+	if s, ok := j.w.store.(interface{ hears() int64 }); ok {
+		return s.hears()
+	}
+	return 8 * sec
+}
 
 // overdue ends the excuse of a term whose claim or lease an operator removed. Where messages are
 // lost or late at random nobody can say when its owner must have heard, until the calm.
@@ -84,7 +91,7 @@ func (j *judge) overdue(tm *term) {
 	if w.calm {
 		from = max(from, w.plan.Span) // the cuts are forgotten
 	}
-	if w.now-from > hearsWithin {
+	if w.now-from > j.hearsWithin() {
 		j.fail(RuleDeaf, "%s: %s has not heard for %v that its claim under token %d was removed", nameOf(tm.c.name),
 			n.name, span(w.now-from), tm.token)
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -15,7 +16,9 @@ func acts(w *World, p *Plan) []safety.Interval {
 	w.acted = func(tm *term) {
 		in := seen[tm]
 		if in == nil {
-			in = &safety.Interval{Name: nameOf(tm.c.name), Token: tm.token, Who: tm.n.name, From: time.Duration(w.now)}
+			// A line whose tokens have begun anew is another one.
+			name := fmt.Sprint(nameOf(tm.c.name), w.judge.anew[tm.c.name])
+			in = &safety.Interval{Name: name, Token: tm.token, Who: tm.n.name, From: time.Duration(w.now)}
 			seen[tm], order = in, append(order, tm)
 		}
 		if !tm.excused { // what comes between the hand of an operator and the news of it is nobody's promise

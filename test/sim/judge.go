@@ -14,6 +14,7 @@ type judge struct {
 	past      []*term // all terms, for what comes late
 	registers []*register
 	byHand    []taken // claims that an operator removed
+	anew      []int   // by name: how often its tokens have begun anew, by hand
 	storeBad  int64   // until when the store has a fault of the plan
 	nextFault int     // of the plan
 	found     *Violation
@@ -22,6 +23,7 @@ type judge struct {
 type taken struct {
 	name   int
 	token  uint64
+	claim  uint64
 	at     int64
 	undone bool // the store has forgotten it since
 }
@@ -56,7 +58,8 @@ const (
 
 func (j *judge) reset(w *World) {
 	n := w.plan.Names
-	*j = judge{w: w, past: j.past[:0], terms: make([][]*term, n), top: make([]uint64, n), entered: make([]uint64, n)}
+	*j = judge{w: w, past: j.past[:0], terms: make([][]*term, n), top: make([]uint64, n), entered: make([]uint64, n),
+		anew: make([]int, n)}
 	for range n {
 		j.headed = append(j.headed, map[uint64]bool{})
 		j.registers = append(j.registers, &register{})
@@ -160,7 +163,7 @@ func (j *judge) begins(tm *term) {
 			tm.token)
 	}
 	for _, x := range j.byHand {
-		if x.name == name && x.token == tm.token {
+		if x.name == name && x.token == tm.token && x.claim == tm.c.place.id {
 			tm.excused, tm.removed, tm.undone = true, x.at, x.undone // removed by hand while the answer was under way
 		}
 	}
@@ -176,7 +179,7 @@ func (j *judge) counts(tm *term) {
 	name := tm.c.name
 	tm.counted = true
 	j.w.count.Terms++
-	if tm.token <= j.top[name] && !tm.excused && !j.w.plan.NoToken {
+	if tm.token <= j.top[name] && !tm.excused && !j.w.plan.NoToken && j.anew[name] == 0 {
 		j.fail(RuleToken, "%s: %s begins a term under token %d after one under %d", nameOf(name), tm.n.name, tm.token,
 			j.top[name])
 	}
@@ -250,6 +253,13 @@ func (j *judge) forgets(ln *line) {
 	}
 }
 
+// tokensBeginAnew is told that somebody removed a line or put it back: then nothing is promised of
+// its tokens any more.
+func (j *judge) tokensBeginAnew(name int) {
+	j.anew[name]++
+	j.entered[name] = 0
+}
+
 // woke is told how many waiters the store woke for one claim that went.
 func (j *judge) woke(name, n int) {
 	if n > 1 {
@@ -271,7 +281,7 @@ func (j *judge) leaves(e *entry, why cause) {
 		return
 	}
 	for _, tm := range j.past {
-		if tm.c.name == e.line.name && tm.token == e.token {
+		if tm.c.name == e.line.name && tm.token == e.token && (e.claim == 0 || e.claim == tm.c.place.id) {
 			j.orderly(tm, "releases")
 		}
 	}
@@ -292,7 +302,7 @@ func (j *judge) excuse(sess uint64, name int) {
 	j.w.count.Operator++
 	for i, ln := range j.w.store.lines() {
 		if e := ln.of(sess); e != nil && (name < 0 || name == i) {
-			j.byHand = append(j.byHand, taken{name: i, token: e.token, at: j.w.now})
+			j.byHand = append(j.byHand, taken{name: i, token: e.token, claim: e.claim, at: j.w.now})
 		}
 	}
 	for _, tm := range j.past {

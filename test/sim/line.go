@@ -1,11 +1,21 @@
 package sim
 
+import "github.com/primacy-go/primacy/internal/shardsim"
+
 // line is the state of a name in a store: the first entry holds it, the others wait in the order of
 // their tokens.
 type line struct {
 	w       *World
 	name    int
 	entries []*entry
+	changed func() // nil, or told of each change
+}
+
+// touched tells of a change.
+func (ln *line) touched() {
+	if ln.changed != nil {
+		ln.changed()
+	}
 }
 
 // entry is a claim as the store has it.
@@ -21,6 +31,10 @@ type entry struct {
 	orphan int64 // true time since which nobody stands behind it; 0: somebody does
 	signal *bell // of the client that waits
 	server int   // that will push it
+
+	value, said []byte          // what its owner announces, and as the leader
+	read        []byte          // which of them rec is read from
+	rec         shardsim.Record // of a member of a group
 }
 
 // cause says who removed a claim.
@@ -33,10 +47,12 @@ const (
 	byHand                // an operator
 	stale                 // a former leader of the store, from its stale clock
 	displaced
+	passed // over: the holder has named one behind it
 )
 
 var causeWords = [...]string{"released", "its lease ran out", "its lease was closed", "removed by hand",
-	"revoked by a former leader of the store", "displaced"}
+	"revoked by a former leader of the store", "displaced",
+	"passed over"}
 
 // enter puts e at the end.
 func (ln *line) enter(e *entry) {
@@ -46,6 +62,7 @@ func (ln *line) enter(e *entry) {
 	if len(ln.entries) == 1 {
 		ln.w.judge.heads(e)
 	}
+	ln.touched()
 }
 
 // remove takes e out and wakes the next one, if e was the first.
@@ -69,6 +86,7 @@ func (ln *line) remove(e *entry, why cause) {
 			ln.w.judge.heads(ln.entries[0])
 			ln.w.judge.woke(ln.name, ln.wake())
 		}
+		ln.touched()
 		return
 	}
 }

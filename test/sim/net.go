@@ -23,7 +23,14 @@ type reply struct {
 	stands bool
 	ahead  []ahead   // leases before a place
 	claims [2]uint64 // claim IDs, by name
-	mask   uint8     // a bit for each name
+	mask   uint16    // a bit for each name
+
+	group     *groupReply
+	obj       *kubeObject
+	watch     *kubeWatch
+	busy      bool // it is to be asked again
+	unsure    bool // and what was asked may be carried out all the same
+	forgotten bool // it does not know any more what was before
 }
 
 // backend is a simulated store: servers that candidates' machines send messages to.
@@ -86,6 +93,8 @@ const (
 	staleRead                 // answered by the server asked from what it knows
 	newSession                // opens a session
 	comeBack                  // a session goes on over a new connection
+	writing                   // through the store's log, like plainCall
+	watching                  // answered when something has changed
 )
 
 // link is one direction of the way between a machine and a server: it swallows everything until

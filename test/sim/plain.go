@@ -27,6 +27,7 @@ type plainLease struct {
 	bell   *bell    // the owner waits for news
 	server int      // that will push it
 	era    uint64   // under which it was last renewed
+	said   uint64   // the last of the values that its owner has stated
 }
 
 func newPlain(w *World) *plain {

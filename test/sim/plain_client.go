@@ -4,12 +4,13 @@ import "errors"
 
 // plainClient is one process's client of a plain store.
 type plainClient struct {
-	p   *plain
-	n   *node
-	inc uint32
+	p    *plain
+	n    *node
+	inc  uint32
+	says func(name int) []byte // nil, or the value of a claim as it enters
 }
 
-func (p *plain) client(n *node) client { return &plainClient{p, n, n.inc} }
+func (p *plain) client(n *node) client { return &plainClient{p: p, n: n, inc: n.inc} }
 
 // carrier brings what a handle asks to its store, and the answer back.
 type carrier interface {
@@ -43,8 +44,9 @@ type plainHandle struct {
 	via   carrier
 	no    uint64
 	span  int64
-	slots [2]place // what it believes to have in each line; id 0: nothing
+	slots [maxNames]place // what it believes to have in each line; id 0: nothing
 	bell  bell
+	said  uint64 // numbers the values that it states
 }
 
 func (h *plainHandle) id() uint64 { return h.no }
@@ -70,12 +72,21 @@ func (h *plainHandle) renew(t *task, ctx *life) error {
 }
 
 func (h *plainHandle) claim(t *task, ctx *life, name int, id uint64) (place, error) {
+	var value []byte
+	if h.c.says != nil {
+		value = h.c.says(name)
+	}
 	no := t.w.refuses() // each copy of the request alike: a refusal says that nothing happened
 	r, err := h.do(t, ctx, func(l *plainLease) reply {
 		if no {
 			return reply{err: errRefused}
 		}
-		return l.claim(name, id)
+		r := l.claim(name, id)
+		if e := l.p.ln[name].of(l.id); value != nil && e != nil && e.claim == id && e.value == nil {
+			e.value = value
+			e.line.touched()
+		}
+		return r
 	})
 	if err != nil {
 		return place{}, err

@@ -31,6 +31,7 @@ type Plan struct {
 	Loses      bool // a server that is restarted has forgotten everything
 	ZK         Ensemble
 	Mirror     Mirror
+	Group      Group
 	Faults     []Fault
 	Overlaps   bool // two leaders at once are counted, not a violation: for clocks beyond the bound
 	Broken     Broken
@@ -72,6 +73,19 @@ type Broken struct {
 	NoWait      bool // and a former primary acknowledges what no replica has
 	Short       bool // or the write before the last
 	Hurry       bool // the last of three writes follows at once
+
+	NoUID         bool // a write to an API server names no uid
+	Cached        bool // reads are answered from a server's cache
+	EmptyList     bool // a list that failed is an empty one
+	FinalAfter503 bool // a refusal is final whatever was sent before
+	Numbers       bool // of two states of a line the one with the larger number is the later, always
+	OneSignal     bool // a watch is relied upon alone
+
+	AnyTerm     bool // an owner hands a shard over whichever of its terms was asked to
+	EarlyHand   bool // or before its work has stopped
+	OldPlan     bool // members follow a plan of an assigner that leads no more
+	OneAssigner bool // who has led a group does not stand for that again
+	RecordLast  bool // a member that is restarted gives its shards up before it says that it will be back
 }
 
 // FaultKind is a kind of fault.
@@ -255,6 +269,9 @@ func (p *Plan) String() string {
 	s := fmt.Sprintf("%d nodes, %d names, %s store, ttl %v, %d faults until %v; rates in millionths: nodes %v, "+
 		"store %v",
 		p.Nodes, p.Names, p.Store, span(p.TTL), len(p.Faults), span(p.Span), p.Rates, p.StoreRates)
+	if g := p.Group; g.On {
+		s += fmt.Sprintf("; %d shards, %+v", p.shards(), g)
+	}
 	n := p.Net
 	return s + fmt.Sprintf("; loss %.1f %%, doubled %.1f %%, late %.1f %%", float64(n.Loss)/10486,
 		float64(n.Dup)/10486, float64(n.Late)/10486)

@@ -54,7 +54,7 @@ func (c *pgClient) grant(t *task, ctx *life) (storeLease, error) {
 		return nil, err
 	}
 	h := &pgHandle{s: s, n: n}
-	h.plainHandle = &plainHandle{c: &plainClient{s.plain, n, inc}, via: h, no: r.id, span: r.ttl}
+	h.plainHandle = &plainHandle{c: &plainClient{p: s.plain, n: n, inc: inc}, via: h, no: r.id, span: r.ttl}
 	return h, nil
 }
 

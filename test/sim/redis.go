@@ -26,7 +26,9 @@ func planRedis(p *Plan, r *rng) {
 	default:
 		m.Lag, m.Loses = [...]int64{20 * ms, 2 * sec}[r.intn(2)], 2*sec
 	}
-	m.Mixed = !m.Empty && r.intn(2) == 0
+	if m.Mixed = !m.Empty && r.intn(2) == 0; m.Mixed {
+		m.Skew /= 4 // less than the calm, also before anybody has come who has the whole ttl
+	}
 	// rare losses at the worst moment, so that whole periods pass between them
 	if m.Mixed && !m.Beside && r.intn(2) == 0 {
 		m.Ambush, m.Lag, p.Span = true, p.TTL, 8*p.TTL
@@ -161,7 +163,7 @@ func (c *redisClient) grant(t *task, ctx *life) (storeLease, error) {
 		return nil, err
 	}
 	h := &redisHandle{s: s, n: n, epoch: r.epoch}
-	h.plainHandle = &plainHandle{c: &plainClient{s.plain, n, inc}, via: h, no: r.id, span: r.ttl}
+	h.plainHandle = &plainHandle{c: &plainClient{p: s.plain, n: n, inc: inc}, via: h, no: r.id, span: r.ttl}
 	return h, nil
 }
 

@@ -33,7 +33,7 @@ func (r *register) apply(w *World, wr write) answer {
 		}
 		r.loose = max(r.loose, wr.token)
 	}
-	if w.plan.NoToken {
+	if w.plan.NoToken || w.judge.anew[wr.tm.c.name] > 0 {
 		return answer{value: r.value} // there is nothing to fence with
 	}
 	if !w.plan.Broken.NoFence && (wr.token < r.token || wr.token == r.token && wr.n <= r.n && !wr.raise) {

@@ -25,6 +25,10 @@ type Counts struct {
 	Wakes                 uint64
 	Elections             uint64
 	Strikes               uint64 // sessions that a waiter ended
+	Moves, Wasted, Demand uint64 // of shards: see groupJudge
+	Even, Looks           uint64 // groups whose loads were even in the end; looks of assigners
+	Staled, Strangers     uint64 // lines of groups that were old when they were read; members of another number
+	Deeds                 [deeds]uint64
 	Overlaps              uint64 // counted where the clocks are beyond the bound
 	Violations            uint64
 }
@@ -58,7 +62,7 @@ func (w *World) Run(p *Plan, tr *Timeline) Result {
 
 func (w *World) bootAll() {
 	for i := range w.plan.Nodes {
-		n := &node{id: i}
+		n := &node{id: i, odd: w.plan.Group.Odd == i+1}
 		n.host = host{w: w, name: hostNames[i], ppm: w.plan.Rates[i], base: w.plan.Offsets[i]}
 		w.nodes = append(w.nodes, n)
 		w.after(w.rng.span(0, sec), nil, func() { w.revive(n) })
@@ -66,6 +70,8 @@ func (w *World) bootAll() {
 }
 
 var hostNames = [...]string{"n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"}
+
+const maxNodes = len(hostNames)
 
 // until lets events happen up to an instant, and reports false once the run is over.
 func (w *World) until(end int64) bool {
@@ -93,6 +99,9 @@ func (w *World) phases() {
 	}
 	if !w.stop {
 		w.judge.noticed()
+		if w.plan.Group.On {
+			w.group.judge.ends()
+		}
 		w.goHome()
 	}
 }
@@ -153,6 +162,9 @@ func (c *Counts) Add(o *Counts) {
 	for i := range c.Faults {
 		c.Faults[i] += o.Faults[i]
 	}
+	for i := range c.Deeds {
+		c.Deeds[i] += o.Deeds[i]
+	}
 	c.Virtual += o.Virtual
 }
 
@@ -161,5 +173,6 @@ func (c *Counts) fields() []*uint64 {
 		&c.Doubled, &c.Late, &c.Cut,
 		&c.Stalls, &c.Hangs, &c.Flying, &c.Acts, &c.SaidNo, &c.Fenced, &c.Refused, &c.Unfenced, &c.Stale, &c.Overruns,
 		&c.Operator, &c.Refusals, &c.Wakes,
-		&c.Elections, &c.Strikes, &c.Overlaps, &c.Violations}
+		&c.Elections, &c.Strikes, &c.Moves, &c.Wasted, &c.Demand, &c.Even, &c.Looks, &c.Staled, &c.Strangers,
+		&c.Overlaps, &c.Violations}
 }

@@ -18,6 +18,9 @@ type node struct {
 	sess  *session
 	start int64 // true time at which the present process began
 	aim   int64 // how long it will be paused at its next renewal
+	odd   bool  // its member was made for another number of shards
+	sick  int64 // its member is not ready until then
+	runs  int   // how often it has run a member
 }
 
 // session is session.go: one lease at a time, for all names.
@@ -31,6 +34,7 @@ type session struct {
 	closed bool
 	turns  []gate // one for each name: one claim of this process stands at a time
 	cands  []*candidate
+	group  *groupMember
 	life   *life // ends when the process is told to stop standing
 	rest   *life // ends when candidates that rest are to stand again
 }
@@ -62,6 +66,16 @@ func (w *World) boot(n *node) {
 	s := &session{w: w, n: n, turns: make([]gate, w.plan.Names), life: &life{}, rest: &life{}}
 	s.cl = w.store.client(n)
 	n.sess = s
+	if w.plan.Group.On {
+		s.cl.(*plainClient).says = func(name int) []byte {
+			if name == 0 && s.group != nil {
+				return s.group.m.Record(s.group.rec)
+			}
+			return nil
+		}
+		w.spawn(&n.host, s.runGroup)
+		return
+	}
 	for name := range w.plan.Names {
 		c := &candidate{s: s, name: name}
 		s.cands = append(s.cands, c)

@@ -113,7 +113,7 @@ func (s *shrinker) dropNodes() {
 	}
 	s.try(func(p *Plan) bool {
 		p.Names--
-		return p.Names > 0
+		return p.Names > 1 || p.Names == 1 && !p.Group.On
 	})
 }
 

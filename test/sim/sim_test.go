@@ -12,12 +12,9 @@ import (
 // TestSeeds plays a fixed set of seeds in order and stops at the first violation.
 func TestSeeds(t *testing.T) {
 	seeds := uint64(3200)
-	switch {
-	case raceEnabled:
+	if raceEnabled || testing.Short() {
 		seeds = 300
-		t.Logf("under the race detector only %d seeds", seeds)
-	case testing.Short():
-		seeds = 1000
+		t.Logf("under the race detector, or with -short, only %d seeds", seeds)
 	}
 	if os.Getenv("MUTATION") != "" {
 		seeds = 15000
@@ -92,11 +89,8 @@ func smallest(p *Plan, runs int) string {
 
 // few is less under the race detector, which takes ten times as long, and in a short run.
 func few(n uint64) uint64 {
-	switch {
-	case raceEnabled:
+	if raceEnabled || testing.Short() {
 		return n / 10
-	case testing.Short():
-		return n / 4
 	}
 	return n
 }
@@ -139,6 +133,14 @@ func TestControls(t *testing.T) {
 		{"a former PostgreSQL primary that commits alone", "postgres", RuleOneLeader, Broken{NoWait: true}, 164},
 		{"a lease register ended whatever its version", "register", RuleOneLeader, Broken{Blind: true}, 1},
 		{"a lease register timed from the question", "register", RuleOneLeader, Broken{Hasty: true}, 1910},
+		{"a Lease ended whatever its version", "kubernetes", RuleOneLeader, Broken{Blind: true}, 1},
+		{"a Lease timed from when a watch began", "kubernetes", RuleOneLeader, Broken{Hasty: true}, 57},
+		{"a list that failed is an empty one", "kubernetes", RuleOneLeader, Broken{EmptyList: true}, 760},
+		{"a write that names no uid", "kubernetes", RuleDeaf, Broken{NoUID: true}, 1977},
+		{"a read from a server's cache", "kubernetes", RuleOneLeader, Broken{Cached: true}, 3242},
+		{"a refusal after a 503 is final", "kubernetes", RuleGhost, Broken{FinalAfter503: true}, 3488},
+		{"a line put back by hand, by its numbers", "kubernetes", RuleLiveness, Broken{Numbers: true}, 1},
+		{"a watch that nobody polls beside", "kubernetes", RuleLiveness, Broken{OneSignal: true}, 1},
 		{"a server of a quorum that has lost its memory", "quorum", RuleOneLeader, Broken{NoGuard: true}, 1},
 		{"a quorum whose answers came late", "quorum", RuleOneLeader, Broken{NoRecheck: true}, 57},
 		{"a ZooKeeper session renewed by a read", "zk", RuleOneLeader, Broken{ReadProof: true}, 1},

@@ -11,9 +11,11 @@ type model struct {
 var models = []model{
 	{"plain", 4, planPlain, func(w *World) backend { return newPlain(w) }},
 	{"beat", 0, planBeat, func(w *World) backend { return newPlain(w) }},
+	{"shards", 0, planGroup, newGroupStore},
 	{"redis", 2, planRedis, func(w *World) backend { return newRedis(w) }},
 	{"postgres", 1, planPostgres, func(w *World) backend { return newPostgres(w) }},
 	{"register", 1, planRegisters, func(w *World) backend { return newRegisters(w) }},
+	{"kubernetes", 1, planKube, func(w *World) backend { return newKube(w) }},
 	{"quorum", 1, planQuorum, func(w *World) backend { return newQuorum(w) }},
 	{"zk", 2, planEnsemble, func(w *World) backend { return newEnsemble(w) }},
 }

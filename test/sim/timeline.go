@@ -34,7 +34,10 @@ type span int64
 // String returns seconds with microseconds.
 func (s span) String() string { return fmt.Sprintf("%.6fs", time.Duration(s).Seconds()) }
 
-func nameOf(name int) string { return "ab"[name : name+1] }
+// maxNames is how many names a plan may have.
+const maxNames = 9
+
+func nameOf(name int) string { return "abcdefghi"[name : name+1] }
 
 // say writes a line where a timeline is kept.
 func (w *World) say(h *host, lv level, format string, args ...any) {

@@ -34,8 +34,9 @@ type World struct {
 	ids    uint64    // claim IDs given out
 	tr     *Timeline // nil: nothing is written down
 	acted  func(tm *term)
-	calm   bool // no faults any more
-	quit   bool // everybody goes home
+	group  *groupStore // of a plan with a group of shards
+	calm   bool        // no faults any more
+	quit   bool        // everybody goes home
 	stop   bool
 	since  int64 // true time from which busy counts events
 	busy   int

@@ -63,6 +63,8 @@ func (p *Plan) misfit() {
 		p.Mirror.Wait = false
 	case p.Broken.Async:
 		p.Mirror.Lag = 2 * sec
+	case p.Broken.FinalAfter503:
+		p.Net.Refuse = 500_000
 	case p.Broken.OneWrite:
 		p.ZK.Session = p.TTL
 	}

@@ -43,7 +43,7 @@ func (c *zkClient) grant(t *task, ctx *life) (storeLease, error) {
 		return nil, err
 	}
 	h := &zkHandle{e: e, n: n, at: at, conn: r.mod, proven: asked, asked: asked.clock}
-	h.plainHandle = &plainHandle{c: &plainClient{e.plain, n, inc}, via: h, no: r.id, span: r.ttl}
+	h.plainHandle = &plainHandle{c: &plainClient{p: e.plain, n: n, inc: inc}, via: h, no: r.id, span: r.ttl}
 	h.keep()
 	return h, nil
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/primacy-go/primacy/internal/boottime"
 )
 
 // actor is what a candidate does while it believes that it leads: it acts every 5 ms, and every few
@@ -65,7 +63,7 @@ func (a *actor) lead(token uint64, leads func() bool) error {
 	tick := time.NewTicker(actEvery)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		at := boottime.Now()
+		at := trueNow()
 		if !leads() {
 			return nil
 		}
@@ -89,7 +87,7 @@ func (a *actor) write(token uint64) {
 	a.seq++
 	seq, conn := a.seq, a.conn
 	a.mu.Unlock()
-	call := boottime.Now()
+	call := trueNow()
 	outcome := "unknown"
 	conn, answer, err := a.ask(conn, fmt.Sprintf("%d %s %d %d\n", token, a.id, seq, call.Nanoseconds()))
 	if err == nil {
@@ -101,7 +99,7 @@ func (a *actor) write(token uint64) {
 	a.mu.Lock()
 	a.conn = conn
 	a.mu.Unlock()
-	fmt.Fprintf(a.writes, "%d %d %d %s %d %s\n", call.Nanoseconds(), boottime.Now().Nanoseconds(), token, a.id, seq,
+	fmt.Fprintf(a.writes, "%d %d %d %s %d %s\n", call.Nanoseconds(), trueNow().Nanoseconds(), token, a.id, seq,
 		outcome)
 }
 

@@ -4,6 +4,7 @@ package torture
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -35,6 +36,7 @@ type candidate struct {
 	id     string
 	kind   string
 	store  *installed
+	worker string // the program of a worker; "": this one
 	dir    string
 	env    []string
 	links  []*etcdtest.Proxy // to each server of the store
@@ -97,7 +99,7 @@ func (c *candidate) command() (*exec.Cmd, error) {
 		cmd.Env = env
 		return cmd, nil
 	}
-	program, kind := self, c.kind
+	program, kind := cmp.Or(c.worker, self), c.kind
 	if c.kind == kindForeign {
 		program, kind = os.Getenv("TORTURE_WORKER"), os.Getenv("TORTURE_KIND")
 	}

@@ -84,7 +84,9 @@
 //	TORTURE_KEEP          an empty folder that keeps the record
 //	TORTURE_ETCD          etcd's version
 //	TORTURE_RATE          the clocks of two members run fast and slow by so many percent, such as
-//	                      5 (builds etcd anew, for minutes)
+//	                      5 (builds etcd anew, for minutes); on Kubernetes, where who waits times
+//	                      the leader, those of two library processes: at 10 who is cut off stops
+//	                      2 % before the next one leads, at 15 there are two
 //	LOCKS_FOR             how long TestLockHistories does harm (default 12s; from 1m on the long
 //	                      run: all faults, 8 processes, ttl 5s)
 //	LOCKS_KIND            mutex, rw, semaphore, or several with commas (default: all)

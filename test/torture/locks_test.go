@@ -43,7 +43,7 @@ func TestLockHistories(t *testing.T) {
 	s := newTorture(t, seed, ttl)
 	l := s.addLocks("locks", processes, kinds, loops, "primacy")
 	s.runLocks(lockLanes(short), d, l, strings.Split(kinds, ","))
-	s.expectLocks(l, strings.Split(kinds, ","), short)
+	s.expectLocks(l, strings.Split(kinds, ","), d < 5*time.Minute)
 	if t.Failed() {
 		t.Log("this run: " + say)
 		s.keep()
@@ -145,7 +145,8 @@ func (s *torture) runLocks(row []lane, d time.Duration, l *line, kinds []string)
 const answerLimit = 3 * time.Minute
 
 // expectLocks fails the test where the record of a line is not that of such locks, and tells what
-// it has seen.
+// it has seen. That the faults met holders is not demanded of a short run: in two minutes few do,
+// and in some runs none.
 func (s *torture) expectLocks(l *line, kinds []string, short bool) {
 	s.Helper()
 	h := readLocks(s, l)

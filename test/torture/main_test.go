@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 		check(pauseMain())
 	case "worker":
 		check(workerMain())
+	case "clock":
+		check(clockMain())
+	case "shards":
+		check(shardMemberMain())
 	case "command":
 		check(commandMain())
 	case "":

@@ -237,6 +237,7 @@ func wantOneLeader(t *testing.T, all []samples) {
 }
 
 func TestSilentLink(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{})
 	wantOneLeader(t, duels(t, etcd, rounds(t, 2), primacySide, primacy.Options{}, func(l *link, _ *contender) error {

@@ -34,6 +34,7 @@ func newClient(t *testing.T, endpoint string) *clientv3.Client {
 // TestPhantom takes the lease of a candidate that waits in the line, and half a second later the
 // leader resigns. Whoever then says that it leads must stand first in the store.
 func TestPhantom(t *testing.T) {
+	onlyInVerify(t)
 	t.Parallel()
 	etcd := etcdtest.Start(t, etcdtest.Options{})
 	client := newClient(t, etcd.Endpoint())

@@ -28,7 +28,7 @@ const kubernetesTTL = 4 * time.Second
 // onKubernetes is a real API server on three members of etcd, which have most of the troubles. The
 // server reaches each by a proxy.
 func onKubernetes() *storeUnder {
-	return &storeUnder{name: "k8s", long: true, ttl: kubernetesTTL, spare: 2 * kubernetesTTL,
+	return &storeUnder{name: "k8s", long: true, timed: true, ttl: kubernetesTTL, spare: 2 * kubernetesTTL,
 		start: func(t testing.TB) *installed {
 			etcd, dir := etcdtest.StartCluster(t, 3, etcdtest.Options{}), t.TempDir()
 			var links []*etcdtest.Proxy

@@ -26,6 +26,7 @@ type storeUnder struct {
 	// noTokens: the store has none, nor a line that one could read. Terms are told apart by when
 	// their command began, and judged by instants alone.
 	noTokens bool
+	timed    bool // candidates time each other: the store has no clock
 	long     bool // only in long runs, or when asked for, where something cheaper shows nearly the same
 }
 

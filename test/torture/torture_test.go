@@ -194,6 +194,7 @@ type line struct {
 	ttl        time.Duration
 	sink       *sink
 	candidates []*candidate
+	rated      int // how many of them have clocks that run fast or slow
 
 	mu       sync.Mutex
 	removals []late          // terms whose claim an operator removed, and when
@@ -234,6 +235,7 @@ type torture struct {
 	small   *smallDisk        // of member 0; nil: no
 	lines   []*line
 	began   time.Duration
+	rates   bool          // candidates time each other: with TORTURE_RATE their clocks run at two rates
 	stop    chan struct{} // closed when the faults are over
 	asker   *primacy.Session
 
@@ -312,6 +314,9 @@ func (s *torture) addLine(name string, kinds ...string) *line {
 		}
 		if kind == kindPrimacy && i%3 == 2 {
 			c.env = append(c.env, reignEnv+"=5s")
+		}
+		if kind == kindPrimacy && s.rates {
+			c.worker = s.workerAt(l)
 		}
 		l.candidates = append(l.candidates, c)
 	}
@@ -479,7 +484,8 @@ func (s *torture) settle() {
 }
 
 // clockRates has the clocks of two members run fast and slow by so many percent. Nil: not asked
-// for, since such servers must be built first, for minutes.
+// for, since such servers must be built first, for minutes. Candidates that time each other run at
+// such rates themselves: addLine.
 func clockRates(t testing.TB) func(member int) int {
 	if os.Getenv("TORTURE_RATE") == "" {
 		return nil

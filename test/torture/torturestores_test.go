@@ -42,7 +42,7 @@ func TestTortureOnStores(t *testing.T) {
 // that.
 func tortureOn(t *testing.T, under *storeUnder, seed uint64, d time.Duration, alone bool) {
 	s, short := emptyTorture(t, seed, under.ttl), d < time.Minute
-	s.store, s.spare = under.start(t), under.spare
+	s.store, s.spare, s.rates = under.start(t), under.spare, under.timed
 	processes, loops, kinds, row := 5, 4, lockKinds, s.store.lanes(short)
 	if short {
 		processes, loops = 3, 2

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,9 @@ type Options struct {
 	// Elector answers GET / with {"name":"ID"}, who leads Name, as the leader-elector sidecar of
 	// Kubernetes did.
 	Elector bool
+	// Page answers what is below [PagePath], after [Guard.Reaches] and without a token: it asks for
+	// that itself. Nil: there is none.
+	Page http.Handler
 	// Metrics of /metrics.
 	Metrics metrics.Options
 	Logger  *slog.Logger
@@ -55,7 +59,7 @@ type Agent struct {
 	store     driver.Store
 	own       *primacy.Session
 	o         Options
-	guard     guard
+	guard     Guard
 	clients   *clients
 	held      holdings
 	states    *fanout.Hub[primacy.State] // for all readers of events
@@ -93,7 +97,7 @@ func New(st driver.Store, o Options) (*Agent, error) {
 		o.Session.TTL = primacy.DefaultTTL
 	}
 	a := &Agent{
-		store: st, own: own, o: o, guard: guard{token: o.Token, hosts: o.Hosts, uids: o.UIDs},
+		store: st, own: own, o: o, guard: Guard{o.Token, o.Hosts, o.UIDs},
 		clients: newClients(st, o.Session), stopped: make(chan struct{}),
 		states: fanout.States(own), places: placesOf(st),
 	}
@@ -199,11 +203,20 @@ func (a *Agent) routes() []health.Route {
 	}
 }
 
+// PagePath is what the paths of the page begin with.
+const PagePath = "/ui/"
+
 // ServeHTTP answers the API, after it has looked at who asks.
 func (a *Agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	if a.o.Page != nil && strings.HasPrefix(r.URL.Path, PagePath) {
+		if a.guard.Reaches(w, r) {
+			a.o.Page.ServeHTTP(w, r)
+		}
+		return
+	}
 	if a.guard.admits(w, r) {
 		a.router.ServeHTTP(w, r)
 	}
@@ -217,11 +230,9 @@ func (a *Agent) limited(r *http.Request) (context.Context, context.CancelFunc) {
 // admit counts a client that stays. It answers where there are too many of its kind at the door by
 // which it came, or the server is stopping.
 func (a *Agent) admit(w http.ResponseWriter, r *http.Request, kind perDoor) (out func(), ok bool) {
-	select {
-	case <-a.stopped:
+	if a.hasStopped() {
 		stopping.Write(w, "ask another one, or again in a moment")
 		return nil, false
-	default:
 	}
 	d := &a.elsewhere
 	if c := connOf(r); c != nil && c.door != nil {
@@ -245,6 +256,15 @@ func (a *Agent) log(what string, args ...any) {
 
 // Stop has every client told that it must stop; nothing new is begun. Who waits is sent away.
 func (a *Agent) Stop() { a.stop() }
+
+func (a *Agent) hasStopped() bool {
+	select {
+	case <-a.stopped:
+		return true
+	default:
+		return false
+	}
+}
 
 // Close stops, waits until each term has been resigned (at the latest when the time that its client
 // was told has passed), and ends the leases. When ctx ends before that, what is left runs out by

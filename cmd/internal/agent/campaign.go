@@ -81,7 +81,7 @@ func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 		return
 	}
 	defer leave()
-	e, o := s.Election(name), primacy.CampaignOptions{Value: value, Priority: b.Priority}
+	e, o := s.Election(name), primacy.CampaignOptions{Value: value, Priority: b.Priority, ObeyPauses: true}
 	c := &contest{a: a, name: name, session: s, renew: ms(b.RenewMS), s: newStream(w, r)}
 	c.win = func(ctx context.Context) (*primacy.Term, error) { return e.Campaign(ctx, &o) }
 	if b.WaitMS != nil {

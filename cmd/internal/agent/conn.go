@@ -25,6 +25,9 @@ type conn struct {
 	counted *atomic.Int64 // of the door, until it is closed; nil: nowhere
 	refused bool          // it is one too many
 	left    sync.Once
+
+	asked  sync.Once
+	caller int // of [Caller]
 }
 
 // Close implements [net.Conn].
@@ -88,4 +91,25 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 		return context.WithValue(ctx, connKey{}, own)
 	}
 	return ctx
+}
+
+// Caller returns the user of the process that makes a request by a port, where it runs on this
+// machine and the kernel tells; else -1. Of a browser that comes through a forward it is who runs
+// the forward.
+func Caller(r *http.Request) int {
+	c := connOf(r)
+	if c == nil || c.unix || !c.local {
+		return -1
+	}
+	c.asked.Do(func() { c.caller = tcpUser(c.Conn) })
+	return c.caller
+}
+
+// Door tells apart by which listener requests came: what is open at one must take no room from
+// another. Nil: by another server's.
+func Door(r *http.Request) any {
+	if c := connOf(r); c != nil && c.door != nil {
+		return c.door
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/handover"
 	"github.com/primacy-go/primacy/cmd/internal/health"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
@@ -91,12 +92,18 @@ func (a *Agent) resign(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	ctx, cancel := a.limited(r)
 	defer cancel()
-	token, err := a.own.Election(name).Ask(ctx, primacy.Request{Reason: b.Reason})
+	token, err := a.mover(b.Reason).Ask(ctx, a.own.Election(name), "", 0)
 	if err != nil {
 		fail(w, err)
 		return
 	}
 	health.WriteJSON(w, http.StatusAccepted, tokenJSON{token})
+}
+
+// mover asks leaders. A leader is asked to resign also in a pause, or where nobody knows whether
+// there is one: then nobody is admitted to follow, and half the time of the request is left.
+func (a *Agent) mover(reason string) *handover.Mover {
+	return &handover.Mover{Session: a.own, Reason: reason, Attempt: a.o.Timeout / 2, Anyway: true}
 }
 
 // transfer answers POST /v1/elections/{name}/transfer.
@@ -110,7 +117,7 @@ func (a *Agent) transfer(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	ctx, cancel := a.limited(r)
 	defer cancel()
-	token, err := a.own.Election(name).Ask(ctx, primacy.Request{To: b.To, Reason: b.Reason})
+	token, err := a.mover(b.Reason).Ask(ctx, a.own.Election(name), b.To, 0)
 	if err != nil {
 		fail(w, err)
 		return

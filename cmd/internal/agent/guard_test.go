@@ -142,7 +142,7 @@ func TestAnotherUserMayNotUseTheSocket(t *testing.T) {
 	t.Parallel()
 	a := newAgent(t, Options{UIDs: []int{4711}}).Agent
 	for uid, ok := range map[int]bool{os.Getuid(): true, 0: true, 4711: true, 4712: false, -1: false} {
-		r := httptest.NewRequest("GET", "/livez", nil)
+		r := httptest.NewRequest("GET", "http://localhost/livez", nil)
 		r = r.WithContext(context.WithValue(r.Context(), connKey{}, &conn{unix: true, local: true, uid: uid}))
 		w := httptest.NewRecorder()
 		if a.ServeHTTP(w, r); (w.Code == 200) != ok || !ok &&
@@ -438,5 +438,37 @@ func TestAnAnswerThatHadToWaitIsWritten(t *testing.T) {
 	}
 	if time.Since(began) < within {
 		t.Errorf("two renewals within %v", within)
+	}
+}
+
+// A browser reaches a socket only through a port that somebody forwards to it. What a page of
+// another site must not do there it must not do here, though the socket says who forwards it.
+func TestAPageBehindAForwardedSocketIsOneOfAPort(t *testing.T) {
+	t.Parallel()
+	g := Guard{}
+	for _, c := range []struct {
+		host    string
+		headers []string
+		ok      bool
+	}{
+		{"localhost", nil, true},
+		{"any", nil, true}, // programs give a socket any name
+		{"localhost:8080", []string{"User-Agent", "Mozilla/5.0", "Accept-Language", "de"}, true},
+		{"localhost:8080", []string{"Sec-Fetch-Site", "same-origin", "Origin", "http://localhost:8080"}, true},
+		{"evil.example:8080", []string{"User-Agent", "Mozilla/5.0"}, false},
+		{"evil.example:8080", []string{"Accept-Language", "de"}, false},
+		{"evil.example:8080", []string{"Origin", "http://evil.example:8080"}, false},
+		{"localhost:8080", []string{"Origin", "http://evil.example"}, false},
+		{"localhost:8080", []string{"Sec-Fetch-Site", "cross-site"}, false},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/ui/act", nil)
+		r.Host = c.host
+		for i := 0; i < len(c.headers); i += 2 {
+			r.Header.Set(c.headers[i], c.headers[i+1])
+		}
+		r = r.WithContext(context.WithValue(r.Context(), connKey{}, &conn{unix: true, local: true, uid: os.Getuid()}))
+		if ok := g.Reaches(httptest.NewRecorder(), r); ok != c.ok {
+			t.Errorf("%s %q: let in: %v", c.host, c.headers, ok)
+		}
 	}
 }

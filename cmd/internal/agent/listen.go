@@ -129,8 +129,8 @@ func listenFresh(path string, mode os.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// Secured says how TCP is secured. Without TLS and a bearer token only this machine may be listened
-// for.
+// Secured says how TCP is secured. Without TLS, and a bearer token or clients' certificates that
+// TLS asks for, only this machine may be listened for.
 type Secured struct {
 	TLS   *tls.Config
 	Token bool
@@ -177,11 +177,11 @@ func (s Secured) ListenTCP(ctx context.Context, addr string) (net.Listener, erro
 }
 
 func (s Secured) allows(addr string, loopback bool) error {
-	if loopback || s.TLS != nil && s.Token {
+	if loopback || s.TLS != nil && (s.Token || s.TLS.ClientAuth == tls.RequireAndVerifyClientCert) {
 		return nil
 	}
-	return fmt.Errorf("--listen %s is reached from other machines: give --tls-cert, --tls-key and --token-file, "+
-		"or listen on 127.0.0.1", addr)
+	return fmt.Errorf("--listen %s is reached from other machines: give --tls-cert, --tls-key, and --token-file or "+
+		"--tls-client-ca, or listen on 127.0.0.1", addr)
 }
 
 // Check says why a socket that somebody else opened must not be served.
@@ -229,17 +229,17 @@ func (s Secured) Serve(l net.Listener, h http.Handler, logger *log.Logger) (*htt
 func LoadToken(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return "", fmt.Errorf("--token-file: %w", err)
+		return "", err
 	}
 	token, _, _ := strings.Cut(string(b), "\n")
 	token = strings.TrimSpace(token)
 	if len(token) < minToken {
-		return "", fmt.Errorf("--token-file: the token in %s has %d characters; use at least %d, "+
+		return "", fmt.Errorf("the token in %s has %d characters; use at least %d, "+
 			"such as 'openssl rand -hex 32' makes", path, len(token), minToken)
 	}
 	for _, r := range token {
 		if r <= ' ' || r > '~' {
-			return "", fmt.Errorf("--token-file: the token in %s has a character that no header can carry", path)
+			return "", fmt.Errorf("the token in %s has a character that no header can carry", path)
 		}
 	}
 	return token, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/health"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/internal/boottime"
 )
 
@@ -168,10 +169,8 @@ func (a *Agent) onStop(f func()) func() {
 // lockError says why a lock was not acquired: another holds it, we are stopping, or the store did
 // not answer.
 func lockError(ctx context.Context, a *Agent, err error) error {
-	select {
-	case <-a.stopped:
+	if a.hasStopped() {
 		return errStopping
-	default:
 	}
 	if errors.Is(context.Cause(ctx), errTooLate) && (!errors.Is(err, primacy.ErrUnreachable) ||
 		errors.Is(err, errTooLate)) {
@@ -199,6 +198,9 @@ func (a *Agent) renew(lock bool) func(http.ResponseWriter, *http.Request, string
 		h, ok := a.holder(w, r, lock, name)
 		if !ok {
 			return
+		}
+		if a.hasStopped() { // whoever keeps h is told too, but may not have run yet
+			h.freeze(shown.Ending{Reason: shown.Shutdown})
 		}
 		if err := h.renewed(asked); err != nil {
 			notHeld.Write(w, "%s under token %d: %v", name, h.term.Token(), err)

@@ -10,3 +10,5 @@ import (
 func peerUID(*net.UnixConn) int { return -1 }
 
 func limitSilence(*net.TCPConn, time.Duration) {}
+
+func tcpUser(net.Conn) int { return -1 }

@@ -1,12 +1,17 @@
 package agent
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/pause"
 )
 
 // The history tells why each term of a client ended, in its own words, in an operator's, or in
@@ -65,4 +70,109 @@ func TestTheHistoryTellsWhy(t *testing.T) {
 	bare.want(501, "not-offered", bare.ask("GET", "/v1/cron/x", ""))
 	s.want(200, "", s.ask("GET", "/v1/cron", ""))
 	s.want(404, "no-such-job", s.ask("GET", "/v1/cron/x", ""))
+}
+
+// journals is a store whose journal of the pauses fails as it is told.
+type journals struct {
+	*memstore.Store
+	unread  atomic.Int32 // so many reads fail
+	refuses atomic.Bool  // writes are refused
+}
+
+func (j *journals) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	if name == "pauses" && j.unread.Add(-1) >= 0 {
+		return nil, errors.New("connection reset")
+	}
+	return j.Store.Records(ctx, name, before, limit)
+}
+
+func (j *journals) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	if name == "pauses" && j.refuses.Load() {
+		return driver.Record{}, false, driver.ErrRefused
+	}
+	return j.Store.Append(ctx, name, r, keep)
+}
+
+// newShard returns an agent beside a group that is paused. Its shard g/0001 is led by a; b waits.
+func newShard(t *testing.T) (*site, *journals) {
+	st := &journals{Store: memstore.New(memstore.Options{})}
+	s := newAgentOn(t, st, Options{})
+	group := []byte(`{"shards":8,"instance":"i","weight":1,"ready":true}`)
+	for _, id := range []string{"a", "b"} {
+		own, err := primacy.NewSession(st, &primacy.Options{ID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			_ = own.Close(ctx) // what it leads nobody resigns
+		})
+		for _, name := range []string{"g", "g/0001"} {
+			go func() { _, _ = own.Election(name).Campaign(t.Context(), &primacy.CampaignOptions{Value: group}) }()
+			for len(s.line(name)) < map[string]int{"a": 1, "b": 2}[id] {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	p := pause.Pause{Scope: "g", By: "ops", Reason: "drill", NoElections: true}
+	if _, err := pause.Set(t.Context(), st, p); err != nil {
+		t.Fatal(err)
+	}
+	return s, st
+}
+
+// admitted is how many are admitted to the shard.
+func (j *journals) admitted(t *testing.T) int {
+	now, err := pause.Read(t.Context(), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(now.Admissions("g/0001"))
+}
+
+// A resignation that is asked for in a pause of a group lets nobody follow in one of its shards,
+// also if the first look at the pauses fails.
+func TestAResignationInAPauseOfTheGroupAdmitsNobody(t *testing.T) {
+	s, st := newShard(t)
+	for _, unread := range []int32{0, 1} {
+		st.unread.Store(unread)
+		s.want(202, "", s.ask("POST", "/v1/elections/g%2F0001/resign", `{}`))
+		if n := st.admitted(t); n != 0 {
+			t.Errorf("after %d reads that failed %d are admitted in the pause", unread, n)
+		}
+	}
+	if _, err := pause.Resume(t.Context(), st, "g", "ops"); err != nil {
+		t.Fatal(err)
+	}
+	s.want(202, "", s.ask("POST", "/v1/elections/g%2F0001/resign", `{}`))
+	if n := st.admitted(t); n != 1 {
+		t.Errorf("%d are admitted, for a pause that may come", n)
+	}
+}
+
+// A transfer of a shard is not asked for if a pause of its group keeps out whom it names, and the
+// store refuses to let it in.
+func TestATransferOfAShardInAPauseOfItsGroup(t *testing.T) {
+	s, st := newShard(t)
+	st.refuses.Store(true)
+	s.want(502, "store-refused", s.ask("POST", "/v1/elections/g%2F0001/transfer", `{"to":"b"}`))
+	st.refuses.Store(false)
+	s.want(202, "", s.ask("POST", "/v1/elections/g%2F0001/transfer", `{"to":"b"}`))
+	if n := st.admitted(t); n != 1 {
+		t.Errorf("%d are admitted", n)
+	}
+}
+
+// line returns who is in a line.
+func (s *site) line(name string) []primacy.Entry {
+	s.Helper()
+	st, err := s.own.Election(name).State(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	if st.Leader == nil {
+		return st.Waiting
+	}
+	return append([]primacy.Entry{*st.Leader}, st.Waiting...)
 }

@@ -54,7 +54,7 @@ const (
 	doClaim step = iota // try to take the claim. Then: ours, held or unknown
 	doLook              // read the journal. Then: decided, other (an older run holds the claim), nobody or unknown
 	doSkip              // append that it is not run, as overlap. Then: added, other or unknown
-	doAsk               // ask the older run to end. Then: anything
+	doAsk               // ask the older run to end. Then: anything, or held by a pause: nothing was asked
 	doPause             // wait a moment. Then: done, or shut if the process is to end
 	// append the beginning. Then: added (or found to be ours), other, unknown, or held: a run under
 	// another claim has not ended
@@ -105,7 +105,9 @@ func (a *attempt) take(e event) {
 	case stLook:
 		a.looked(e)
 	case stAsk:
-		a.asked, a.state = true, stPause
+		if a.asked, a.state = true, stPause; e == evHeld {
+			a.state = stOver
+		}
 	case stPause:
 		a.state = stClaim
 		if a.tries++; a.tries > maxTries || e == evShut {

@@ -67,6 +67,9 @@ func (s *attemptRun) do(what step) event {
 	case doSkip:
 		return s.overlap()
 	case doAsk:
+		if s.isPaused() {
+			return evHeld
+		}
 		ctx, cancel := s.e.writeCall()
 		defer cancel()
 		_ = s.e.o.Claims.Ask(ctx, s.blocker.begin.Claim, "replaced by the run of "+s.a.id.At.Format(time.RFC3339))
@@ -222,6 +225,9 @@ func (s *attemptRun) begin() event {
 	}
 	if e := s.others(); e != evNobody {
 		return e
+	}
+	if s.isPaused() {
+		return evOther // the next look at the schedule sees to it
 	}
 	r := s.definition(Record{Key: s.a.id.key(kindBegin), Verdict: Began, Run: s.run.Name, Token: s.h.Token(),
 		Claim:   s.run.Claim,

@@ -30,7 +30,7 @@ func (c SessionClaims) Standing(ctx context.Context, name string) (bool, error) 
 
 // Ask asks who has the lock to give it up.
 func (c SessionClaims) Ask(ctx context.Context, name, why string) error {
-	_, err := c.Session.Election(name).Ask(ctx, primacy.Request{Reason: why})
+	_, err := c.Session.Election(name).Ask(ctx, primacy.Request{Reason: why, Automatic: true})
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/pause"
 )
 
 // Hold is a claim that this process holds.
@@ -78,6 +79,9 @@ type Options struct {
 	Look    time.Duration // between two looks at a job's journal that nothing else asks for
 	Attempt time.Duration // the time limit of one call on the store
 	Max     int           // commands at a time; 0: no limit
+	// Pauses returns what operators have paused, as of now or of an instant that is no longer ago
+	// than age. Nil: nothing ever is.
+	Pauses func(ctx context.Context, age time.Duration) ([]pause.Pause, error)
 }
 
 // Engine runs jobs, beside others like it on other machines.
@@ -116,6 +120,8 @@ type jobLoop struct {
 	down    atomic.Bool
 	aheadMu sync.Mutex // guards ahead
 
+	held   held             // used by loop alone
+	holds  atomic.Bool      // a pause holds the job, as far as held knows
 	probed map[ID]time.Time // when a run that others began was last looked at
 	soon   bool             // look at the journal at once; guarded by mu
 	readAt time.Time        // guarded by mu

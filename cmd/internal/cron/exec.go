@@ -1,11 +1,9 @@
 package cron
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -27,7 +25,7 @@ type Commands struct {
 	Stdout, Stderr *os.File
 	Prefix         bool // each line of output begins with the job's name and the instant
 
-	mu sync.Mutex // of prefixed output
+	lines Lines // output with a prefix
 }
 
 // Run is a [Runner]; the hold must be a [TermHold].
@@ -198,46 +196,14 @@ func (c *Commands) env(t *primacy.Term, r Run) []string {
 	return env
 }
 
-// outputs returns the command's stdout and stderr, and what waits until all of it was passed on.
+// outputs returns the command's stdout and stderr, and what closes them and waits until all of it
+// was passed on, for as long as PassOn does.
 func (c *Commands) outputs(r Run) (outs [2]*os.File, wait func(), err error) {
 	to := [2]*os.File{c.Stdout, c.Stderr}
 	if !c.Prefix {
 		return to, func() {}, nil
 	}
-	var readers sync.WaitGroup
-	for i := range to {
-		in, out, err := os.Pipe()
-		if err != nil {
-			if i == 1 {
-				outs[0].Close()
-			}
-			return outs, nil, err
-		}
-		outs[i] = out
-		readers.Go(func() {
-			defer in.Close()
-			c.copy(to[i], in, "["+r.Job.Name+" "+r.At.UTC().Format("15:04:05")+"] ")
-		})
-	}
-	return outs, func() { outs[0].Close(); outs[1].Close(); readers.Wait() }, nil
-}
-
-// copy passes lines on, each whole and behind the prefix.
-func (c *Commands) copy(to io.Writer, from io.Reader, prefix string) {
-	lines := bufio.NewReaderSize(from, 64<<10)
-	for {
-		line, err := lines.ReadSlice('\n')
-		if len(line) > 0 {
-			text := prefix + string(line)
-			if line[len(line)-1] != '\n' {
-				text += "\n"
-			}
-			c.mu.Lock()
-			_, _ = io.WriteString(to, text)
-			c.mu.Unlock()
-		}
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return
-		}
-	}
+	pipes, wait, err := c.lines.PassOn("["+r.Job.Name+" "+r.At.UTC().Format("15:04:05")+"] ", c.Stdout, c.Stderr)
+	copy(outs[:], pipes)
+	return outs, wait, err
 }

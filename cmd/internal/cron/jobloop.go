@@ -20,7 +20,9 @@ func (l *jobLoop) loop() {
 			look, l.soon = now, false
 		}
 		l.mu.Unlock()
-		acting := slices.ContainsFunc(due, func(o order) bool { return o.act != actProbe && !l.isBusy(o) })
+		acting := slices.ContainsFunc(due, func(o order) bool {
+			return o.act != actProbe && !l.isBusy(o) && !l.isHeld(o, now)
+		})
 		if acting && !l.pause(time.Duration(l.e.o.Rand()*float64(l.e.o.Spread))) {
 			return
 		}
@@ -154,8 +156,12 @@ func (l *jobLoop) isDue(id ID) bool {
 	return l.t.isDue(id)
 }
 
-// waits says whether something older waits for its turn for too long already.
+// waits says whether something older waits for its turn for too long already. What a pause holds
+// does not wait: an extra run need not stand back behind it.
 func (l *jobLoop) waits() bool {
+	if l.holds.Load() {
+		return false
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.t.waits(l.e.o.Now())
@@ -199,7 +205,7 @@ func (l *jobLoop) carryOut() {
 	l.mu.Lock()
 	due := l.t.due(l.e.o.Now())
 	l.mu.Unlock()
-	for _, o := range due {
+	for _, o := range l.letGo(due) {
 		if o.act == actProbe && !l.probeDue(o.id) || !l.begin(o) {
 			continue
 		}

@@ -18,7 +18,7 @@ import (
 type RunInfo struct {
 	Instant   time.Time `json:"instant"`
 	Attempt   int       `json:"attempt"`
-	Result    string    `json:"result"` // a verdict of an end; "running" while there is none; overlap, missed
+	Result    string    `json:"result"` // a verdict of an end; "running" while there is none; overlap, missed, paused
 	By        string    `json:"by"`     // the process that ran it, or decided not to
 	Host      string    `json:"host,omitempty"`
 	Began     time.Time `json:"began,omitzero"` // on that process's clock
@@ -42,6 +42,7 @@ type JobInfo struct {
 	Timezone string     `json:"timezone,omitempty"`
 	Paused   bool       `json:"paused"`
 	PausedBy string     `json:"paused_by,omitempty"`
+	Held     int        `json:"held,omitempty"` // scheduled times recorded as paused and not decided yet
 	Next     *time.Time `json:"next,omitempty"`
 	Last     *RunInfo   `json:"last,omitempty"` // that ran, or runs
 	// begun, and no end is told: one whose runner died is among them until that is found
@@ -112,7 +113,7 @@ func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {
 			j.Definitions[r.By] = r.Def
 			j.Schedule, j.Timezone = r.Spec, r.Zone
 		}
-		if r.Verdict == Paused {
+		if r.Verdict == Paused && r.Key.Kind == kindNote {
 			j.PausedBy = r.By
 		}
 	}
@@ -121,6 +122,10 @@ func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {
 	}
 	j.Disagree = v.disagree()
 	for i, r := range runs {
+		if r.Result == Paused {
+			j.Held++
+			continue
+		}
 		j.Results[r.Result] += max(1, r.Count)
 		if r.Result == "running" {
 			j.Running = append(j.Running, r)
@@ -158,7 +163,16 @@ func (v *view) disagree() bool {
 func (v *view) runs() []RunInfo {
 	runs := []RunInfo{}
 	for _, a := range v.attempts {
-		runs = append(runs, a.info())
+		r := a.info()
+		if h, held := v.held[a.id.At]; held && r.Result == Missed {
+			r.Text = h.Text
+		}
+		runs = append(runs, r)
+	}
+	for at, h := range v.held {
+		if !v.decided(ID{at, 1}) {
+			runs = append(runs, RunInfo{Instant: at, Result: Paused, By: h.By, Host: h.Host, Text: h.Text})
+		}
 	}
 	for _, g := range v.gaps {
 		runs = append(runs, RunInfo{Instant: g.Key.At, Result: Missed, By: g.By, Host: g.Host, Upto: g.Upto,

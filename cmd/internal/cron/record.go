@@ -27,7 +27,7 @@ const (
 	// far as its guardian reached
 	Lost    = "lost"
 	Fresh   = "new"    // the schedule counts from here
-	Paused  = "paused" // by an operator
+	Paused  = "paused" // by an operator: the job, or as kindHeld one instant
 	Resumed = "resumed"
 	Wanted  = "wanted" // an operator asks for a run of this instant
 )
@@ -40,6 +40,7 @@ const (
 	kindNote  = "n" // of attempt 0: Fresh, Paused, Resumed
 	kindWant  = "r" // of attempt 0: Wanted
 	kindGap   = "m" // of attempt 0: Missed, many at once, up to Record.Upto
+	kindHeld  = "p" // of attempt 0: Paused. The instant is decided when the pause is over
 	kindBegin = "a"
 	kindEnd   = "z"
 	kindLate  = "zz" // what a runner has to say after it was declared lost

@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/pause"
 )
 
 // TestSimulation runs several engines in fake time over one store, with crashes, pauses,
@@ -106,9 +107,10 @@ type simWorld struct {
 	procs   []*simProc
 	began   time.Time
 	stopped time.Time
-	onTry   func()                                           // before a claim is asked for
-	deaf    func(context.Context, driver.Record) error       // nil or what is told instead of "appended"
-	script  func(Run) (length time.Duration, verdict string) // nil: they take what they take
+	onTry   func()                                                      // before a claim is asked for
+	deaf    func(context.Context, driver.Record) error                  // nil or what is told instead of "appended"
+	pauses  func(context.Context, time.Duration) ([]pause.Pause, error) // as in Options
+	script  func(Run) (length time.Duration, verdict string)            // nil: they take what they take
 
 	mu        sync.Mutex
 	slow      time.Duration // so long a call takes each way, until slowUntil

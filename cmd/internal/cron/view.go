@@ -33,6 +33,7 @@ type view struct {
 	records  []Record // the oldest first
 	attempts map[ID]*begun
 	gaps     []Record
+	held     map[time.Time]Record
 	wanted   map[time.Time]Record
 	paused   bool
 	told     bool      // a record says whether it is paused
@@ -41,7 +42,7 @@ type view struct {
 
 // see reads records, which come with the newest first.
 func see(records []driver.Record) *view {
-	v := &view{attempts: map[ID]*begun{}, wanted: map[time.Time]Record{}}
+	v := &view{attempts: map[ID]*begun{}, wanted: map[time.Time]Record{}, held: map[time.Time]Record{}}
 	for _, d := range slices.Backward(records) {
 		if r, ok := ParseRecord(d); ok {
 			v.take(r)
@@ -60,6 +61,8 @@ func (v *view) take(r Record) {
 		}
 	case kindWant:
 		v.wanted[r.Key.At] = r
+	case kindHeld:
+		v.held[r.Key.At] = r
 	case kindGap:
 		v.gaps = append(v.gaps, r)
 	case kindBegin:

@@ -90,7 +90,7 @@ func Examine(ctx context.Context, st driver.Store, o Options) *Report {
 			Advice: "see above what it did not answer"})
 	}
 	p.tell(p.left(ctx))
-	p.rep.Can, p.rep.Cannot = promises(st.Caps(), o)
+	p.rep.Can, p.rep.Cannot = Promises(st.Caps(), o.Drift)
 	return p.rep
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/primacy-go/primacy/driver"
@@ -90,6 +91,30 @@ func (u storeURL) secured() string {
 	default:
 		return kind + "s://"
 	}
+}
+
+// Public returns a store URL as anybody may see it: without user, password and options. Where it
+// cannot be told what is what, only the scheme is left.
+func Public(raw string) string {
+	u, ok := splitURL(raw)
+	switch {
+	case !ok:
+		kind, _, _ := strings.Cut(raw, ":")
+		return kind
+	case strings.Contains(strings.Join(u.hosts, ",")+u.rest, "@"), u.user == "" && strings.Contains(u.query, "@"):
+		return u.scheme
+	}
+	for i := range u.hosts {
+		if _, port, err := net.SplitHostPort(u.hosts[i]); err == nil {
+			if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+				return u.scheme // what stands there for a port may be a password
+			}
+		} else if strings.Count(u.hosts[i], ":") == 1 {
+			return u.scheme
+		}
+	}
+	u.user, u.query = "", ""
+	return u.String()
 }
 
 // Transport says what protects the way to the store that rawURL names. It returns false for a store

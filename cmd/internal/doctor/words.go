@@ -6,13 +6,13 @@ import (
 	"github.com/primacy-go/primacy/driver"
 )
 
-// promises says in plain words what a store with these capabilities can promise, and what it
-// cannot.
-func promises(c driver.Caps, o Options) (can, cannot []string) {
+// Promises says in plain words what a store with these capabilities can promise where that drift
+// bound is kept, and what it cannot.
+func Promises(c driver.Caps, drift float64) (can, cannot []string) {
 	if c.BestEffort == "" {
 		can = append(can, fmt.Sprintf("one leader: at any instant at most one process's Check says yes, whatever "+
 			"messages and processes do, "+
-			"while clock rates differ by less than %g %% of the ttl", 100*o.Drift))
+			"while clock rates differ by less than %g %% of the ttl", 100*drift))
 	} else {
 		cannot = append(cannot, "one leader at every instant: there may be two after "+c.BestEffort)
 	}

@@ -17,6 +17,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // openNode opens a node of this process. Several of one directory know nothing of each other: the
@@ -192,6 +194,7 @@ func TestRemovedDirectory(t *testing.T) {
 }
 
 func TestFrozenHost(t *testing.T) {
+	servertest.Long(t, "race-program")
 	dir := privateDir(t)
 	host := startChild(t, dir)
 	host.opened()
@@ -235,6 +238,7 @@ func TestCancelledOpen(t *testing.T) {
 // TestForksWhileStarting: a child has its parent's open files until its exec, and with them the
 // locks that etcd believed to have given up.
 func TestForksWhileStarting(t *testing.T) {
+	servertest.Long(t, "race-program")
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -255,6 +259,7 @@ func TestForksWhileStarting(t *testing.T) {
 // TestFullStoreHeals: etcd refuses every write to a store that was once full until somebody cleans
 // it up.
 func TestFullStoreHeals(t *testing.T) {
+	servertest.Long(t, "race-program")
 	dir := privateDir(t)
 	n, err := Open(t.Context(), dir, Options{quota: 4 << 20})
 	if err != nil {
@@ -287,6 +292,7 @@ func overfill(t *testing.T, n *Node) {
 }
 
 func TestNothingLeaks(t *testing.T) {
+	servertest.Long(t, "race-program")
 	parent := t.TempDir()
 	cycle := func(name string) {
 		dir := filepath.Join(parent, name)

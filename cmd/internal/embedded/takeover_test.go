@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // takeOverLimit is generous: the machine may be busy, and the race detector slows everything down.
@@ -90,6 +92,7 @@ func TestCloseHandsOver(t *testing.T) {
 }
 
 func TestManyStartAtOnce(t *testing.T) {
+	servertest.Long(t, "race-program")
 	dir := filepath.Join(t.TempDir(), "store")
 	var all []*child
 	for range 5 {

@@ -12,7 +12,7 @@ import (
 func States(s *primacy.Session) *Hub[primacy.State] {
 	return New(Source[primacy.State]{
 		Observe: func(ctx context.Context, name string) iter.Seq2[primacy.State, error] {
-			return s.Election(name).Observe(ctx)
+			return s.Election(name).Observe(ctx, primacy.HeedPauses)
 		},
 		Revision: func(st primacy.State) uint64 { return st.Revision },
 		Same: func(a, b primacy.State) bool {

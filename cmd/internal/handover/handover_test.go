@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/memstore"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // fleet has candidates stand for all the names, one after the other. They resign when they are
@@ -126,6 +127,50 @@ func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 		})
 		if results[Moved] != Together+2 || results[Late] != 1 || len(results) != 2 {
 			t.Errorf("%v", results)
+		}
+	})
+}
+
+// TestWhoIsNamedIsElectedInAPause: a move names the next leader, and a pause without elections does
+// not keep it out. Where nobody can be named the leader is not asked, unless it is forced.
+func TestWhoIsNamedIsElectedInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{})
+		s, err := primacy.NewSession(st, &primacy.Options{ID: "operator"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close(context.Background()) })
+		fleet(t, st, []string{"n"}, "a", "b")
+		p := pauses.Pause{By: "ann", Reason: "drill", NoElections: true}
+		if _, err := pauses.Set(t.Context(), st, p); err != nil {
+			t.Fatal(err)
+		}
+		m, err := NewMover(s, st, "why", 5*time.Second, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := func() primacy.State {
+			now, err := s.Election("n").State(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return now
+		}
+		if did := m.One(t.Context(), state(), ""); !errors.Is(did.Err, ErrNobodyFollows) || state().Leader.ID != "a" {
+			t.Errorf("asked to resign: %+v", did)
+		}
+		m.Drain(t.Context(), Only("a"), []primacy.State{state()}, func(did Move) {
+			if did.Result != Moved || did.Err != nil {
+				t.Errorf("drained: %+v", did)
+			}
+		})
+		if p, err := pauses.Elect(t.Context(), st, "n", "b", uint64(state().Leader.Token)); p != nil || err != nil {
+			t.Errorf("b was named, and is not elected: %v, %v", p, err)
+		}
+		m.Force = true
+		if did := m.One(t.Context(), state(), ""); did.Result != Moved {
+			t.Errorf("forced: %+v", did)
 		}
 	})
 }

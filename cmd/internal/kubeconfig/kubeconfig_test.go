@@ -21,6 +21,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/k8stest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"github.com/primacy-go/primacy/k8sstore"
 )
 
@@ -277,6 +278,7 @@ func TestACertificateOfAPluginEnds(t *testing.T) {
 
 // kubectl, with the same file, shows who leads.
 func TestKubectlShowsWhoLeads(t *testing.T) {
+	servertest.Long(t, "race-program")
 	srv := k8stest.Start(t)
 	if !srv.Real() {
 		t.Skip("NOT TESTED: kubectl asks more than the fake answers")

@@ -9,10 +9,11 @@ import (
 )
 
 // alarm is a timer of the kernel that sends a signal to this process at an instant on the boot
-// clock, and every alarmInterval after that. A frozen process runs no code, so no timer of its own
+// clock, and again and again after that. A frozen process runs no code, so no timer of its own
 // could do this:
 //
-//   - SIGCONT ends a suspension by SIGSTOP. A process that is not suspended takes no notice of it.
+//   - SIGCONT ends a suspension by SIGSTOP. In a process that is not suspended it has no effect,
+//     unless that has asked for it (signal.Notify), as a watcher does: see watcher.run.
 //   - SIGKILL ends the process, also one that a cgroup has frozen: at once in version 2 of cgroups,
 //     and in version 1 when it is thawed, before it executes an instruction.
 //
@@ -24,8 +25,8 @@ type alarm struct {
 	has bool // the kernel has given a timer
 }
 
-// alarmInterval is how soon a process gets the signal again, if it was suspended once more after
-// its alarm.
+// alarmInterval is how soon a process gets the signal of set again, if it was suspended once more
+// after its alarm.
 const alarmInterval = 10 * time.Millisecond
 
 const timerAbsolute = 1 // the kernel's TIMER_ABSTIME

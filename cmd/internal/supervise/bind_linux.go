@@ -15,7 +15,7 @@ type rebindCall struct {
 	deadline time.Duration
 	answer   chan error    // has room for the one answer
 	heldBack time.Duration // the latest deadline that Extend has got since; counts when the call succeeds
-	over     bool          // the call fails or has failed: no answer counts any more
+	over     bool          // the call has got its error, or is about to: no answer counts any more
 }
 
 // Bind gives the command a new deadline. The command had none before, or another one, also a later
@@ -30,11 +30,12 @@ type rebindCall struct {
 //     not save it.
 //   - ctx's: ctx ended before the guardian has confirmed. It is unknown whether the guardian keeps
 //     the deadline, so the caller must not let the command do what needs the right. The supervisor
-//     keeps it, and Extend does not move it: the command is ended by then, unless a later Bind or
-//     Unbind succeeds.
+//     keeps it, and Extend does not move it: the command is ended by then, unless a later Bind
+//     replaces the deadline, also one that fails in the same way, or an Unbind succeeds.
 //
-// Even if ctx never ends, Bind returns soon after the deadline. Calls of Bind and Unbind wait for
-// each other. If ctx ends during that, nothing was changed.
+// Calls of Bind and Unbind wait for each other. If ctx ends during that, nothing was changed. Once
+// it is its turn, Bind returns soon after the deadline, even if ctx never ends. Unbind of a command
+// without a deadline has no such limit: it waits as long as a cgroup freezes the guardian.
 func (p *Process) Bind(ctx context.Context, deadline time.Duration) error {
 	return p.rebind(ctx, deadline)
 }
@@ -42,9 +43,9 @@ func (p *Process) Bind(ctx context.Context, deadline time.Duration) error {
 // Unbind takes the deadline away: the command may run as long as this process does. It returns nil
 // when the guardian has confirmed that. Call it only when the command needs the right no more.
 //
-// If Unbind fails, the deadline stays. The errors are [ErrEnding] and ctx's, as with
-// [Process.Bind]. After ctx's error the deadline ends the command: Extend does not move it, unless
-// a later Bind or Unbind succeeds.
+// The errors are [ErrEnding] and ctx's, as with [Process.Bind]. After ctx's error the supervisor
+// keeps the deadline, and ends the command by it as after a Bind that failed. The guardian may have
+// none any more: if the supervisor dies then, the command has the stop signal and the grace.
 func (p *Process) Unbind(ctx context.Context) error { return p.rebind(ctx, NoDeadline) }
 
 // rebind is Bind and Unbind.
@@ -105,8 +106,8 @@ func (p *Process) orderRebind(deadline time.Duration) (*rebindCall, error) {
 }
 
 // rebindAnswered passes the guardian's answer on to the call that waits for it. The watcher calls
-// it, and has set its alarm before. After an answer that does not count, unconfirmed stays: the
-// command is being ended, or the call has failed.
+// it, and has set its alarm before. It removes unconfirmed only if the call succeeds. Otherwise
+// Extend moves no deadline: the call has failed, or the command is being ended.
 func (p *Process) rebindAnswered(a rebindAnswer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -143,6 +144,7 @@ func TestBound(t *testing.T) {
 // With a namespace the kernel itself keeps the deadline to which the command was bound: supervisor
 // and guardian are frozen by a cgroup, where no alarm wakes them.
 func TestBoundIsolated(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	if servertest.CgroupRoot() == "" {
 		t.Skip("this process cannot make cgroups of version 2")
@@ -152,8 +154,11 @@ func TestBoundIsolated(t *testing.T) {
 		t.Fatal(err)
 	}
 	needNamespaces(t, s)
-	f := newUnboundFamily(t, func(s *setup) { s.Isolate = true })
-	f.do(t, "bind "+ttl.String())
+	f := newUnboundFamily(t, func(s *setup) {
+		s.Isolate = true
+		s.Command.Margin = 3 * ttl // the kernel has a quarter of it: 3 s
+	})
+	f.do(t, "bind "+(4*ttl).String())
 	servertest.NewCgroup(t, f.supervisor, f.guardian).Freeze()
 	wantDeadBy(t, f.file, f.deadline)
 }
@@ -161,6 +166,7 @@ func TestBoundIsolated(t *testing.T) {
 // Without a deadline too the tree ends at once when it has lost its supervisor or its guardian. A
 // guardian that is frozen is woken by its alarm.
 func TestUnboundEndsWithItsKeepers(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	for name, hurt := range map[string]func(t *testing.T, f *family){
 		"supervisor killed": func(t *testing.T, f *family) { send(t, unix.SIGKILL, f.supervisor) },
@@ -183,6 +189,7 @@ func TestUnboundEndsWithItsKeepers(t *testing.T) {
 // killed, the command dies with the guardian, and its children when somebody continues the
 // supervisor.
 func TestUnboundBesideASuspendedSupervisor(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	f := newUnboundFamily(t, nil)
 	send(t, unix.SIGSTOP, f.supervisor)
@@ -258,6 +265,10 @@ func TestUnbindUnconfirmed(t *testing.T) {
 			}
 			f.do(t, "extend 1h")
 			wantDeadBy(t, f.file, deadline)
+			// The guardian has no deadline by now. It must not count as an end by itself.
+			if got, want := f.status(t), (Status{Code: 137, Cause: CauseDeadline, Killed: true}); got != want {
+				t.Errorf("got %+v, want %+v", got, want)
+			}
 		})
 	}
 }
@@ -620,4 +631,63 @@ func TestDeathSignal(t *testing.T) {
 	_ = sup.Wait()
 	eventually(t, "the end of the command and its child", func() bool { return isDead(pid) && !stamping(t, file) })
 	f.wantNobodyLeft(t)
+}
+
+// A command without a deadline whose guardian reports the start when the supervisor kills it
+// already, after startLimit: Start fails, and the report does not end the killing.
+func TestAStartThatIsReportedTooLateFails(t *testing.T) {
+	s := newSupervisor(t)
+	for _, killing := range []Cause{"", CauseDeadline} {
+		guardian := exec.Command("sleep", "60")
+		if err := s.StartOther(guardian); err != nil {
+			t.Fatal(err)
+		}
+		limit := boottime.Now() - 1
+		w := &watcher{alarm: &alarm{}, timer: -1, killedFor: killing, Process: &Process{
+			supervisor: s, guardian: guardian, startResult: make(chan error, 1), done: make(chan struct{}),
+			plan: plan{deadline: limit}, orderedDeadline: NoDeadline, eventFD: -1,
+		}}
+		w.handle([]byte(`{"started": 1073741824}`))
+		if left := w.killAt() != limit; left != (killing == "") {
+			t.Errorf("killed for %q: the report moved the limit: %v", killing, left)
+		}
+		w.handle([]byte(`{"gone": {"by": "exited", "wait": 9}}`))
+		w.finish()
+		if err := <-w.startResult; (err == nil) != (killing == "") {
+			t.Errorf("killed for %q: Start returns %v", killing, err)
+		}
+		if want := (Status{Code: 137, Cause: CauseExited}); killing == "" && w.status != want {
+			t.Errorf("a command that ended by itself: got %+v, want %+v", w.status, want)
+		}
+	}
+}
+
+// What the supervisor killed in the guardian's place did not end by itself, whatever a guardian
+// says that does not know the deadline. What had ended before keeps its status.
+func TestTheStatusOfWhatTheSupervisorKilled(t *testing.T) {
+	const deadline = time.Hour
+	for _, test := range []struct {
+		name   string
+		killed Cause
+		report goneReport
+		want   Status
+	}{
+		{"not killed", "", goneReport{WaitStatus: 9, Cause: CauseExited}, Status{Code: 137, Cause: CauseExited}},
+		{"for the deadline", CauseDeadline, goneReport{WaitStatus: 9, Cause: CauseExited},
+			Status{Code: 137, Cause: CauseDeadline, Killed: true}},
+		{"for a stop", CauseStopped, goneReport{WaitStatus: 9, Cause: CauseExited},
+			Status{Code: 137, Cause: CauseStopped, Killed: true}},
+		{"it exited just then", CauseDeadline, goneReport{WaitStatus: 3 << 8, Cause: CauseExited},
+			Status{Code: 3, Cause: CauseExited}},
+		{"the guardian knows better", CauseDeadline,
+			goneReport{WaitStatus: 9, Cause: CauseStopped, CommandKilled: true},
+			Status{Code: 137, Cause: CauseStopped, Killed: true}},
+		{"late", CauseDeadline, goneReport{WaitStatus: 9, Cause: CauseExited, At: deadline + time.Second},
+			Status{Code: 137, Cause: CauseDeadline, Killed: true, Overrun: time.Second}},
+	} {
+		w := &watcher{killedFor: test.killed, Process: &Process{plan: plan{deadline: deadline}}}
+		if got := w.reportedStatus(test.report); got != test.want {
+			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
+		}
+	}
 }

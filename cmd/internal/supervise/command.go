@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // GuardianArg is the first argument of a process that must call [GuardianMain] and nothing else.
@@ -26,7 +28,8 @@ var (
 	// ErrEnding: a [Process.Bind] or [Process.Unbind] came too late. The command ends all the same.
 	ErrEnding = errors.New("the command has ended or is being ended")
 
-	// ErrIsolate: this machine lets this process make no PID namespace, or gives it no timer.
+	// ErrIsolate: this machine lets this process make or enter no PID namespace, or gives it no
+	// timer.
 	ErrIsolate = errors.New("the command cannot be isolated")
 )
 
@@ -67,8 +70,8 @@ type Command struct {
 	LastAction *LastAction
 
 	// NoJobControl is for a command that runs beside another one, such as a hook. The package then
-	// does not pass SIGTSTP (^Z) and SIGCONT (fg) on to the command, and does not suspend this
-	// process when the command is suspended. Stdin must not be a terminal.
+	// does not pass SIGTSTP (^Z) and SIGCONT (fg) on to the command, does not suspend this process
+	// when the command is suspended, and does not lend the command the terminal.
 	NoJobControl bool
 }
 
@@ -97,8 +100,11 @@ const DefaultGrace = 5 * time.Second
 // maxMargin bounds the default margin: a kill takes a few milliseconds however long the lease is.
 const maxMargin = 100 * time.Millisecond
 
-// resolve returns c with its defaults filled in, and the absolute path of its executable. Start
-// calls it before it starts anything.
+// maxGrace bounds every grace, so that no instant of this package overflows: it is 146 years.
+const maxGrace = NoDeadline / 2
+
+// resolve returns c with its defaults filled in and Dir made absolute, and the absolute path of its
+// executable. Start calls it before it starts anything.
 func (c Command) resolve(now time.Duration) (Command, string, error) {
 	if c.Grace == 0 {
 		c.Grace = DefaultGrace
@@ -116,6 +122,7 @@ func (c Command) resolve(now time.Duration) (Command, string, error) {
 	if c.Grace < 0 || c.Margin < 0 {
 		return c, "", fmt.Errorf("grace %v or margin %v is negative: give a duration ≥ 0", c.Grace, c.Margin)
 	}
+	c.Grace = min(c.Grace, maxGrace)
 	if err := enoughTime(left, c.Grace, c.Margin); err != nil {
 		return c, "", err
 	}
@@ -124,14 +131,29 @@ func (c Command) resolve(now time.Duration) (Command, string, error) {
 		return c, "", err
 	}
 	if c.Dir != "" {
-		// exec's own ENOENT would not say whether the directory or the file is missing.
-		if info, err := os.Stat(c.Dir); err != nil {
-			return c, "", fmt.Errorf("working directory: %w", err)
-		} else if !info.IsDir() {
-			return c, "", fmt.Errorf("working directory %s is not a directory", c.Dir)
-		}
+		c.Dir, err = workingDirectory(c.Dir)
 	}
-	return c, path, nil
+	return c, path, err
+}
+
+// workingDirectory returns the absolute path of a directory that a command can begin in. (The
+// kernel's own error would not say whether the directory or the file is missing or forbidden.)
+func workingDirectory(dir string) (string, error) {
+	abs, err := filepath.Abs(dir) // an isolated command begins with the root as its directory
+	if err != nil {
+		return "", fmt.Errorf("working directory: %w", err)
+	}
+	info, err := os.Stat(abs)
+	if err != nil {
+		return "", fmt.Errorf("working directory: %w", err)
+	}
+	if !info.IsDir() {
+		return "", fmt.Errorf("working directory %s is not a directory", abs)
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, abs, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return "", fmt.Errorf("working directory %s: %w", abs, err)
+	}
+	return abs, nil
 }
 
 // enoughTime returns [ErrTooLate] if the command would get its stop signal, or be killed, at once.

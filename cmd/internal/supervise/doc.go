@@ -5,18 +5,21 @@
 // everything it started are killed, so that they are gone BY the deadline. That holds also when
 // this process is killed or frozen, because a second process, the guardian, keeps the deadline too:
 //
-//	supervisor   ── start, deadline, rebind, signal, stop ──▶  guardian ── starts ──▶ COMMAND
-//	(the caller) ◀── started, rebind, suspended, gone ────────    │                       │
-//	     │                                                        │                 its children
+//	supervisor   ── orders: start, deadline, rebind, ───────▶  guardian ── starts ──▶ COMMAND
+//	(the caller)    signal, stop, last action                     │                       │
+//	     │       ◀── reports: started, failed, ───────────────    │                 its children
+//	     │           answer to rebind, suspended, gone            │
 //	     └── guardian killed or frozen:                           └── at the end: TERM, then KILL
 //	         KILL to the tree                                         by the deadline
+//
+// (The order "rebind" replaces the deadline: see [Process.Bind] below.)
 //
 // The guardian is this same executable again. The program therefore calls [GuardianMain] before
 // anything else when its first argument is [GuardianArg]. The guardian is the parent of the command
 // and a child subreaper: the kernel makes it the parent of every process below it that loses its
-// own, also after setsid and a double fork. (After [Supervisor.Isolate] that parent is the first
-// process of the command's PID namespace, which is a child of the guardian.) The supervisor is a
-// subreaper too, so what a killed guardian leaves falls to the supervisor. "The tree" is the
+// own, also after setsid and a double fork. (After [Supervisor.Isolate] that parent is init: the
+// first process of the command's PID namespace, which is a child of the guardian.) The supervisor
+// is a subreaper too, so what a killed guardian leaves falls to the supervisor. "The tree" is the
 // command and everything else below the guardian.
 //
 // A command may also have no deadline ([NoDeadline]), as a server that needs no right as long as it
@@ -36,8 +39,10 @@
 //     each have an alarm: a timer of the kernel that sends SIGCONT to the process at the instant
 //     when it must kill. That ends a suspension; a cgroup's freeze goes on. A tree that is
 //     suspended whole is killed while it is suspended.
-//   - The grace is how long the command may take to end after the stop signal. If nobody stops the
-//     command earlier, the stop signal is sent at deadline − grace.
+//   - The grace is how long the command may take to end after the stop signal, whenever that is
+//     sent. (In docs/glossary.md it is the time before the deadline.) If nobody stops the command
+//     earlier, the stop signal is sent at deadline − grace. Without a grace there is no stop
+//     signal.
 //   - The margin is the time that killing may take. SIGKILL is sent when the grace is over, or at
 //     deadline − margin if that is earlier.
 //   - A guardian is lost when it is dead, or when it has not reported the end of the tree soon
@@ -50,8 +55,8 @@
 //	stopping  the stop signal was sent, and the grace runs. Why: Stop, deadline − grace, the
 //	          supervisor is gone, or the command has exited and left processes behind
 //	killing   SIGKILL to the group and to every descendant, round after round. Why: the grace is
-//	          over, deadline − margin has come, or with KillRemaining the command has exited. A
-//	          running tree may come here directly, without a stop signal
+//	          over, deadline − margin has come, Stop(0), or with KillRemaining the command has
+//	          exited. A running tree may come here directly, without a stop signal
 //	gone      nothing is left, and everything is reaped
 //
 // The order of a [Process.Bind] or [Process.Unbind] is carried out while the tree is running, and
@@ -73,6 +78,10 @@
 //
 // # Which file runs where
 //
+// Read them in this order: plan.go and command.go; process_linux.go and watcher_linux.go, which are
+// the supervisor's side; guardian_linux.go with protocol_linux.go; bind_linux.go. The others as
+// they come up.
+//
 //	both processes   plan.go (when to stop and to kill), protocol_linux.go, poll_linux.go,
 //	                 alarm_linux.go, tree_linux.go, terminal_linux.go, lastaction.go (the public
 //	                 types)
@@ -80,9 +89,10 @@
 //	                 goroutine. Each Process has three of its own: sendOrders (process_linux.go),
 //	                 and run and noteSignals of its watcher (watcher_linux.go)
 //	guardian         guardian_linux.go, lastaction_linux.go, namespace_linux.go: one loop, on a
-//	                 thread that it locks with runtime.LockOSThread
-//	init             namespaceInit and mountProc of namespace_linux.go, in the first process of a
-//	                 PID namespace
+//	                 thread that it locks with runtime.LockOSThread. (startGuardian in the
+//	                 supervisor also calls three functions of namespace_linux.go:
+//	                 mayMakeNamespaces, inUserNamespace, noNamespace.)
+//	init             namespaceInit and mountProc of namespace_linux.go
 //	not on Linux     supervisor_other.go (New returns an error, so nothing is supervised)
 //
 // # Locks
@@ -97,9 +107,11 @@
 //
 // SIGKILL goes out a margin before the deadline, because guardian and supervisor must first get a
 // processor. With ten times more to do than processors to do it, that has taken 130 ms: give a
-// larger [Command].Margin on such machines. (Real-time priority does not help: the Go runtime's
-// locks spin, and a thread of the highest priority spins until the kernel throttles it, while the
-// thread that holds the lock waits. Tried: up to a second late.)
+// larger [Command].Margin on such machines. After [Supervisor.Isolate], where the kernel must kill
+// a guardian that a cgroup has frozen, that begins only a quarter of the margin before the
+// deadline; with forty times more to do, at nice 10, it has taken 1.8 s. (Real-time priority does
+// not help: the Go runtime's locks spin, and a thread of the highest priority spins until the
+// kernel throttles it, while the thread that holds the lock waits. Tried: up to a second late.)
 //
 // The package cannot kill a process that somebody else started on the command's behalf (a container
 // daemon, cron, systemd-run), one it has no permission to kill (set-user-ID, when we are not root),
@@ -112,7 +124,13 @@
 // Without a deadline no instant is known at which a frozen process must wake. A suspended guardian
 // looks for its supervisor every second; one that a cgroup has frozen, when it is thawed. A
 // suspended supervisor sleeps until somebody continues it. If its guardian is killed meanwhile, the
-// command dies with the guardian, and the command's children live until then.
+// command dies with the guardian, but the command's children live until somebody continues the
+// supervisor.
+//
+// The alarm of one command continues the whole supervisor. If the supervisor is suspended with a
+// command (^Z) while another one runs that has NoJobControl, the first is continued in the
+// background, as by bg, when that other one's time to be killed comes. (If the supervisor were
+// suspended again at once, that would hold up the kill.)
 //
 // A cgroup may freeze supervisor, guardian and command together, and so may a machine that stands
 // still. If they are thawed after the deadline, the command runs until the guardian has got a

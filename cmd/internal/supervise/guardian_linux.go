@@ -24,7 +24,8 @@ const ordersFD = 3
 //
 // After every wake-up the loop looks at the clock FIRST, then reads the orders, and then acts by
 // that reading of the clock. So wherever in the loop the guardian was frozen: what was sent before
-// the clock was read is read too, and no tree is killed for a deadline that had moved by then.
+// the clock was read is read too, and no tree is killed for a deadline that had moved by then. (But
+// killAlarm knows only the deadline that was read before the freeze.)
 type guardian struct {
 	orderReader lineReader // closed: the supervisor is dead, or will never send anything again
 	timer       int        // descriptor of a timer on the boot clock
@@ -43,9 +44,9 @@ type guardian struct {
 
 	// What has happened to the command and the tree, in the usual order.
 	cause Cause // the first one; it stays
-	// commandExited: the command is a zombie. It is reaped after our other children, but for init:
-	// see reapCommandLast. A zombie keeps its process ID, so until then the kernel gives the number
-	// of the command's group to no other group, and signalGroup can use it.
+	// commandExited: the command is a zombie. It is reaped after our other children, but before the
+	// namespace's init: see reapCommandLast. A zombie keeps its process ID, so until then the
+	// kernel gives the number of the command's group to no other group, and signalGroup can use it.
 	commandExited    bool
 	remainingHandled bool               // stopRemaining was called
 	killRounds       int                // how often killRound was called
@@ -254,7 +255,7 @@ func (g *guardian) takeDeadlines(orders []order) (answers []report) {
 // obey carries out an order to start, signal or stop. The others are takeDeadlines'. The order was
 // read after now.
 func (g *guardian) obey(o order, now time.Duration) {
-	if g.pid == 0 { // the first order is that to start, and no other comes before its report
+	if g.pid == 0 { // the first order is that to start; a ^Z or fg that was passed on before is lost
 		if o.Start != nil {
 			g.start(*o.Start)
 		}
@@ -267,7 +268,7 @@ func (g *guardian) obey(o order, now time.Duration) {
 	case o.Signal != 0:
 		g.signalGroup(o.Signal)
 	case o.StopGrace != nil:
-		g.stop(CauseStopped, *o.StopGrace)
+		g.stop(CauseStopped, now, *o.StopGrace)
 	}
 }
 
@@ -281,7 +282,7 @@ func (g *guardian) start(c startOrder) {
 		// Ctty is a descriptor: standard input, in this process and in the command.
 		Sys: &syscall.SysProcAttr{Setpgid: true, Foreground: c.Foreground, Ctty: 0, Pdeathsig: c.DeathSignal},
 	}
-	if fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3); err == nil {
+	if fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3); err == nil && c.Group != 0 {
 		if g.terminal, _ = openTerminal(fd, c.Group); g.terminal == nil {
 			unix.Close(fd)
 		}
@@ -290,6 +291,8 @@ func (g *guardian) start(c startOrder) {
 	g.plan = plan{deadline: c.Deadline, grace: c.Grace, margin: c.Margin}
 	if c.Isolate {
 		var err error
+		// This waits for init, and looks neither at orders nor at the clock meanwhile. The
+		// supervisor, at its killAt, kills a guardian that waits for too long, and init with it.
 		if g.namespace, err = newNamespace(); err != nil {
 			g.notStarted(failReport{Isolate: true, Text: noNamespace(err)})
 			return
@@ -307,15 +310,22 @@ func (g *guardian) start(c startOrder) {
 	g.setAlarms() // before the command runs: this process may be suspended at any instruction
 	pid, err := g.forkExec(string(c.Path), convert[string](c.Args), attr)
 	if err != nil {
-		f := failReport{Text: err.Error()}
-		errors.As(err, &f.Errno)
-		g.notStarted(f)
+		g.notStarted(whyNot(err))
 		return
 	}
 	g.pid = pid
 	g.lastAction.begin(c) // before releaseFiles closes standard error
 	releaseFiles()
 	g.report(report{Started: pid})
+}
+
+// whyNot returns the report of an error of forkExec. A bare errno is that of the command's execve;
+// one that another error wraps says nothing of the command. (Were EPERM of setns taken for the
+// command's, the report would be that the command is not executable.)
+func whyNot(err error) failReport {
+	f := failReport{Text: err.Error(), Isolate: errors.Is(err, errEnter)}
+	f.Errno, _ = err.(syscall.Errno)
+	return f
 }
 
 // notStarted reports why the command does not run, and ends the loop.
@@ -410,10 +420,10 @@ func (g *guardian) act(now time.Duration) {
 	// That is harmless: only the first call sends signals, and a later one never lengthens the
 	// grace.
 	if g.orderReader.closed {
-		g.stop(CauseStopped, g.command.Grace)
+		g.stop(CauseStopped, now, g.command.Grace)
 	}
 	if now >= g.plan.stopAt() {
-		g.stop(CauseDeadline, g.command.Grace)
+		g.stop(CauseDeadline, now, g.command.Grace)
 	}
 	if now >= g.plan.killAt() { // asked again: KillRemaining may have moved killAt to now
 		g.killRound()
@@ -427,11 +437,16 @@ func (g *guardian) setCause(cause Cause) {
 	}
 }
 
-// stop sends the stop signal to the command's group, at the first call only (see endBy). A
-// later call can only shorten the grace.
-func (g *guardian) stop(cause Cause, grace time.Duration) {
-	if g.plan.endBy(boottime.Now() + grace) {
-		g.setCause(cause)
+// stop begins the command's end: the stop signal goes to its group, at the first call only (see
+// endBy). A later call can only shorten the grace. Without a grace no stop signal is sent: a
+// suspended command would be continued, and act until the SIGKILL of act, while somebody else may
+// lead already.
+func (g *guardian) stop(cause Cause, now, grace time.Duration) {
+	if !g.plan.endBy(now + grace) {
+		return
+	}
+	g.setCause(cause)
+	if now < g.plan.killAt() {
 		g.signalGroup(g.command.StopSignal)
 		g.signalGroup(unix.SIGCONT) // a suspended command (^Z) handles no signal before it is continued
 	}
@@ -452,12 +467,13 @@ func (g *guardian) stopRemaining(now time.Duration) {
 	g.signalDescendants(unix.SIGCONT)
 }
 
-// signalGroup signals the command's group, or the command alone if it has gone to another group.
+// signalGroup signals the command's group, and the command too if it has gone to another group.
 func (g *guardian) signalGroup(sig unix.Signal) {
 	if g.reaped { // the kernel may have given the number to another group
 		return
 	}
-	if unix.Kill(-g.pid, sig) != nil {
+	_ = unix.Kill(-g.pid, sig)
+	if group, err := unix.Getpgid(g.pid); err != nil || group != g.pid {
 		_ = unix.Kill(g.pid, sig)
 	}
 }
@@ -505,8 +521,9 @@ func (g *guardian) reapTree() bool {
 
 // reapCommandLast reaps the command, once it has exited and no child but init is found alive. It
 // returns whether the command is reaped. It cannot wait for init: init is in the command's
-// namespace, and the kernel lets it end only when every other process there was reaped. (What still
-// runs there then gets no signal of signalGroup, but those of signalDescendants, and init's end.)
+// namespace, and the kernel lets it end only when every other process there was reaped. (Processes
+// may still run there, below init. signalGroup does nothing from now on. They are reached by
+// signalDescendants, and the kernel kills them when init ends.)
 func (g *guardian) reapCommandLast() bool {
 	if g.reaped {
 		return true
@@ -529,8 +546,7 @@ func (g *guardian) reportGone() {
 		g.terminal.takeFrom(g.pid)
 		g.terminal.restore()
 	}
-	overrun := max(0, boottime.Now()-g.plan.deadline)
-	gone := &goneReport{WaitStatus: g.waitStatus, Cause: g.cause, CommandKilled: killed, Overrun: overrun}
+	gone := &goneReport{WaitStatus: g.waitStatus, Cause: g.cause, CommandKilled: killed, At: boottime.Now()}
 	g.report(report{Gone: gone})
 	g.goneReported = true
 }

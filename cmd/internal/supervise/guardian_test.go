@@ -17,6 +17,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"golang.org/x/sys/unix"
 )
 
@@ -240,6 +241,7 @@ func TestGuardianFrozen(t *testing.T) {
 
 // A guardian that no alarm wakes, as in a frozen cgroup: it is suspended again as soon as it runs.
 func TestGuardianFrozenForGood(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	f := newFamily(t, ttl)
 	over := make(chan struct{})
@@ -363,5 +365,32 @@ func TestOthersAreSpared(t *testing.T) {
 		if isDead(pid) {
 			t.Errorf("process %d was killed with it", pid)
 		}
+	}
+}
+
+// A suspended command that is stopped without a grace is killed as it is. SIGCONT would let it act
+// before SIGKILL reaches it, while somebody else may lead already.
+func TestAStopWithoutGraceContinuesNobody(t *testing.T) {
+	newSupervisor(t)
+	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "kill -STOP $$; sleep 60"},
+		&syscall.ProcAttr{Sys: &syscall.SysProcAttr{Setpgid: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a suspended command", inState(pid, 'T'))
+	now := boottime.Now()
+	g := &guardian{
+		pid: pid, plan: plan{deadline: now + time.Hour}, alarm: &alarm{}, killAlarm: &alarm{},
+		command: startOrder{StopSignal: unix.SIGTERM, Grace: time.Minute},
+	}
+	grace := time.Duration(0)
+	g.obey(order{StopGrace: &grace}, now)
+	if st, ok := procfs.Look(pid); !ok || st.State != 'T' {
+		t.Errorf("before it was killed: %+v, %v, want it suspended", st, ok)
+	}
+	g.act(now) // in the same round of the loop
+	eventually(t, "the command's end", func() bool { return isDead(pid) })
+	if g.observe(); !g.reapTree() || g.waitStatus.Signal() != unix.SIGKILL || g.cause != CauseStopped {
+		t.Errorf("it ended with %v, cause %q, want it killed because it was stopped", g.waitStatus, g.cause)
 	}
 }

@@ -67,8 +67,8 @@ type stderrCopy struct {
 
 // stderrLimit is how long the guardian keeps the command's standard error open after the last
 // action has begun, if it is a pipe or a socket: somebody may wait until the last writer has closed
-// it. It need not be closed before. Until the supervisor is dead, that has the pipe open itself.
-// Once it is dead and nothing of the command is left, the last action begins.
+// it. To close it earlier would help nobody: the supervisor has the pipe open too until it is dead,
+// and once it is dead and nothing of the command is left, the last action begins.
 const stderrLimit = time.Second
 
 func newStderrCopy(fd int) *stderrCopy {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"golang.org/x/sys/unix"
 )
 
@@ -179,6 +180,7 @@ func TestWhatTheGuardianHasNotSeenIsNotGone(t *testing.T) {
 // A frozen supervisor has not died, however long it is frozen; and after the deadline its last
 // action is not run any more.
 func TestAFrozenSupervisorLeavesNothing(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	var file string
 	f := newFamilyWith(t, ttl, func(c *Command) { file = withLastAction(t, c, testAction{}) })
@@ -194,6 +196,7 @@ func TestAFrozenSupervisorLeavesNothing(t *testing.T) {
 // While the supervisor is frozen, its command ends by itself, and then it dies: nothing of the
 // command is left, and the guardian knows.
 func TestASupervisorThatDiesAfterItsCommand(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	var file string
 	f := newFamilyWith(t, 20*time.Second, func(c *Command) { file = withLastAction(t, c, testAction{}) })
@@ -233,6 +236,7 @@ func TestTheWillOfTheLivingIsNotOpened(t *testing.T) {
 
 // Killed together with its guardian: nobody is left to run the last action.
 func TestTheWillDiesWithTheGuardian(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	var file string
 	f := newFamilyWith(t, 20*time.Second, func(c *Command) { file = withLastAction(t, c, testAction{}) })
@@ -250,6 +254,7 @@ func TestTheWillDiesWithTheGuardian(t *testing.T) {
 
 // A handler that does not come to an end is left behind when its limit is over.
 func TestAnExecutorThatHangs(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	var file string
 	f := newFamilyWith(t, ttl, func(c *Command) {

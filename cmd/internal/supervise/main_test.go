@@ -13,12 +13,14 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
@@ -38,6 +40,8 @@ func TestMain(m *testing.M) {
 			stampMain(os.Args[2], os.Args[3], os.Args[4:])
 		case "__daemon":
 			daemonMain(os.Args[2], os.Args[3])
+		case "__leave":
+			leaveMain()
 		}
 	}
 	// Whatever any test leaves behind falls to us, where wantNobodyLeft meets it.
@@ -53,12 +57,16 @@ type setup struct {
 	TTL     time.Duration // if set, the deadline: so long after now, again and again until the file Hold exists
 	Hold    string
 	Orders  string // a named pipe: see obeyOrders
+	NoSetns bool   // the kernel refuses setns, as under a container's seccomp profile
 }
 
 // supervisorMain does what the primacy program does around a command, but for the election.
 func supervisorMain(text string) {
 	var s setup
 	check(json.Unmarshal([]byte(text), &s))
+	if s.NoSetns {
+		refuseSetns()
+	}
 	sup, err := New()
 	check(err)
 	if s.Isolate {
@@ -73,7 +81,8 @@ func supervisorMain(text string) {
 		*deadline = boottime.Now() + s.TTL
 	}
 	p, err := sup.Start(s.Command)
-	for err != nil && s.TTL != 0 && boottime.Now() >= *deadline { // a machine so busy that nothing starts in time
+	// On a busy machine the guardian may start it too late for its grace, or not by the deadline.
+	for s.TTL != 0 && (errors.Is(err, ErrTooLate) || err != nil && boottime.Now() >= *deadline) {
 		*deadline = boottime.Now() + s.TTL
 		p, err = sup.Start(s.Command)
 	}
@@ -168,6 +177,37 @@ func daemonMain(file, id string) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	check(cmd.Start())
 	os.Exit(0)
+}
+
+// leaveMain is a command that leaves its group, in which a child of it stays, says so, and waits.
+func leaveMain() {
+	check(exec.Command("sleep", "60").Start())
+	other := exec.Command("sleep", "60")
+	other.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	check(other.Start())
+	check(syscall.Setpgid(0, other.Process.Pid))
+	fmt.Println("ready")
+	time.Sleep(time.Minute)
+	os.Exit(0)
+}
+
+// refuseSetns makes setns fail with EPERM in this process and in all that it starts.
+func refuseSetns() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the system call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_SETNS, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	check(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program)))
+	if errno != 0 {
+		check(errno)
+	}
 }
 
 func self() string {

@@ -38,9 +38,9 @@ const (
 	initReadyFD = 4
 )
 
-// newNamespace starts init and returns when the namespace is ready. The caller is locked to a
-// thread that lives as long as this process (GuardianMain sees to that): the kernel sends PDEATHSIG
-// when the thread ends that forked.
+// newNamespace starts init and returns when the namespace is ready; after an error no init is left.
+// The caller is locked to a thread that lives as long as this process (GuardianMain sees to that):
+// the kernel sends PDEATHSIG when the thread ends that forked.
 func newNamespace() (*namespace, error) {
 	fromGuardian, toInit, err := os.Pipe()
 	if err != nil {
@@ -91,6 +91,9 @@ func (n *namespace) abandon() {
 // has exited: whatever the command left behind in the namespace is below init now.
 func (n *namespace) endWhenEmpty() { _, _ = n.toInit.Write([]byte{1}) }
 
+// errEnter: forkExec cannot enter the namespace. (Its other errors are about the program.)
+var errEnter = errors.New("enter the PID namespace")
+
 // forkExec starts a program in the namespace, as a child of this process. A thread enters the
 // namespace for that and then ends: this process itself stays outside, and sees the process IDs
 // and the /proc of its own namespace.
@@ -98,7 +101,8 @@ func (n *namespace) forkExec(path string, args []string, attr *syscall.ProcAttr)
 	// Without PDEATHSIG: the program ends with init, which has it. And with it Go's ForkExec would
 	// kill the program at once. In the new process ForkExec compares getppid with its own process
 	// ID, to see whether the parent has died meanwhile. Here getppid says 0, because the parent is
-	// outside the namespace.
+	// outside the namespace. (It says 0 to init too, which has PDEATHSIG. But the kernel drops a
+	// SIGKILL that the first process of a namespace sends to itself.)
 	attr.Sys.Pdeathsig = 0
 	if attr.Dir == "" { // a thread that enters a mount namespace is moved to its root
 		if attr.Dir, err = os.Getwd(); err != nil {
@@ -109,9 +113,11 @@ func (n *namespace) forkExec(path string, args []string, attr *syscall.ProcAttr)
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		if err = n.enter(); err == nil {
-			pid, err = syscall.ForkExec(path, args, attr)
+		if err = n.enter(); err != nil {
+			err = fmt.Errorf("%w: %w", errEnter, err)
+			return
 		}
+		pid, err = syscall.ForkExec(path, args, attr)
 	}()
 	<-done
 	return pid, err

@@ -79,11 +79,14 @@ func TestIsolated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = command("pwd")
-	read = output(t, &c)
-	start(t, s, c).Wait()
-	if got := strings.TrimSpace(read()); got != own {
-		t.Errorf("without Dir it ran in %s, want %s", got, own)
+	for dir, want := range map[string]string{"": own, "..": filepath.Dir(own)} {
+		c = command("pwd")
+		c.Dir = dir
+		read = output(t, &c)
+		start(t, s, c).Wait()
+		if got := strings.TrimSpace(read()); got != want {
+			t.Errorf("with Dir %q it ran in %s, want %s", dir, got, want)
+		}
 	}
 }
 
@@ -144,6 +147,21 @@ func TestIsolatedNotExecutable(t *testing.T) {
 	}
 }
 
+// Where the kernel refuses the entry into a namespace, that is told, and not that the command is
+// not executable.
+func TestIsolatedWhereSetnsIsRefused(t *testing.T) {
+	newIsolating(t)
+	text, err := json.Marshal(setup{Command: command("true"), Isolate: true, Report: "/dev/null", NoSetns: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(self(), "__supervisor", string(text)).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), ErrIsolate.Error()) ||
+		strings.Contains(string(out), ErrNotExecutable.Error()) {
+		t.Errorf("it ended with %v and wrote %q, want: %v", err, out, ErrIsolate)
+	}
+}
+
 // Supervisor and guardian are killed at one instant: with a namespace nothing is left, long before
 // the deadline. (TestBothKilled: without one.)
 func TestBothKilledIsolated(t *testing.T) {
@@ -158,6 +176,7 @@ func TestBothKilledIsolated(t *testing.T) {
 
 // The other pairs, in a namespace.
 func TestSupervisorAndGuardianIsolated(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	for _, pair := range [][2]unix.Signal{
 		{unix.SIGKILL, unix.SIGSTOP}, {unix.SIGSTOP, unix.SIGKILL}, {unix.SIGSTOP, unix.SIGSTOP},
@@ -175,11 +194,12 @@ func TestSupervisorAndGuardianIsolated(t *testing.T) {
 // A cgroup freezes supervisor and guardian, and SIGCONT does not wake them: the kernel kills the
 // guardian before the deadline, and the tree with it.
 func TestIsolatedGuardianIsKilledByTheKernel(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	if servertest.CgroupRoot() == "" {
 		t.Skip("this process cannot make cgroups of version 2")
 	}
-	f := newIsolatedFamily(t, ttl)
+	f := newIsolatedFamily(t, 8*ttl) // the kernel has a quarter of the margin: 3 s
 	servertest.NewCgroup(t, f.supervisor, f.guardian).Freeze()
 	wantDeadBy(t, f.file, f.deadline)
 }
@@ -227,6 +247,7 @@ func TestIsolatedWithoutPrivileges(t *testing.T) {
 // A last action that takes long is not ended by the kernel with the guardian: nothing of the tree
 // is left that a guardian's end would have to end.
 func TestTheLastActionIsolated(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	s, err := New()
 	if err != nil {
@@ -249,6 +270,7 @@ func TestTheLastActionIsolated(t *testing.T) {
 // A killed process that takes its time to end, as one with much memory does, does not cost the
 // guardian its life: it has killed the namespace, and reports the true status.
 func TestIsolatedSlowEnd(t *testing.T) {
+	servertest.Long(t, "race-program")
 	s := newIsolating(t)
 	c := command("sleep 1000 & wait")
 	c.Grace, c.Margin = 10*time.Millisecond, ttl/4

@@ -10,8 +10,9 @@ import (
 // The guardian's loop and the supervisor's watcher wait in poll(2), on a timer, an event and the
 // socket, and not in a select of the Go scheduler: no queue of goroutines is before them.
 
-// newTimer returns a timer on CLOCK_BOOTTIME. Go's own timers stand still while the machine is
-// suspended: a command would go on after the thaw, beside that of the next leader.
+// newTimer returns a timer on CLOCK_BOOTTIME. Go's own timers do not count the time in which the
+// machine sleeps (suspend to RAM): a command would go on after that, beside that of the next
+// leader.
 func newTimer() (fd int, err error) {
 	fd, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {

@@ -16,12 +16,14 @@ import (
 
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/pgtest"
+	"github.com/primacy-go/primacy/internal/servertest"
 	"golang.org/x/sys/unix"
 )
 
 // A real server whose clients write all the time: whoever is killed or frozen, its last commit was
 // before the deadline, and neither the postmaster nor a backend is left.
 func TestPostgres(t *testing.T) {
+	servertest.Long(t, "race-program")
 	server := pgtest.Start(t, pgtest.Options{NoFsync: true})
 	server.Exec("CREATE TABLE acts (at numeric)")
 	server.Kill()

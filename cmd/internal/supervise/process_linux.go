@@ -43,9 +43,10 @@ type Process struct {
 	// has read them all.
 	orderedDeadline time.Duration
 	rebinds         uint64 // how many rebind orders there were
-	// unconfirmed is the last call of Bind or Unbind, unless it has succeeded. While it is there,
-	// Extend moves no deadline: it is unknown which one the guardian keeps. It may keep none, and
-	// if this process then died, nobody would end the command by the deadline.
+	// unconfirmed is the last call of Bind or Unbind that has given its order, unless it has
+	// succeeded. While it is there, Extend moves no deadline: it is unknown which one the guardian
+	// keeps. After an Unbind whose answer nobody has read it keeps none. If this process died then,
+	// nobody would end the command by a deadline that Extend had moved.
 	unconfirmed *rebindCall
 	gotTSTP     bool // this process got SIGTSTP, which the watcher has not handled yet
 	gotCONT     bool // the same for SIGCONT
@@ -74,7 +75,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 	// guardian kills first, and if it does not, the supervisor still has most of the margin.
 	ownPlan := plan{deadline: c.Deadline, margin: c.Margin / 4 * 3}
 	if c.Deadline == NoDeadline {
-		ownPlan.deadline = boottime.Now() + startLimit // endStartLimit takes it away when the command runs
+		ownPlan.deadline = boottime.Now() + startLimit // watcher.endStartLimit removes it when the command runs
 	}
 	p := &Process{
 		supervisor: s, jobControl: !c.NoJobControl,
@@ -86,12 +87,14 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 		Path: rawString(path), Args: convert[rawString](c.Args), Env: convert[rawString](c.Env), Dir: rawString(c.Dir),
 		Deadline: c.Deadline, Grace: c.Grace, Margin: c.Margin,
 		StopSignal: c.StopSignal, DeathSignal: c.DeathSignal, KillRemaining: c.KillRemaining,
-		Ignored: s.ignoredSignals, Group: unix.Getpgrp(),
-		LastAction: c.LastAction, SupervisorPID: os.Getpid(), Isolate: s.isolate,
+		Ignored: s.ignoredSignals, LastAction: c.LastAction, SupervisorPID: os.Getpid(), Isolate: s.isolate,
 	}
 	p.queue = []order{{Start: start}}
-	in, out, errs := cmp.Or(c.Stdin, os.Stdin), cmp.Or(c.Stdout, os.Stdout), cmp.Or(c.Stderr, os.Stderr)
-	p.terminal, start.Foreground = openTerminal(int(in.Fd()), unix.Getpgrp())
+	stdin, stdout, stderr := cmp.Or(c.Stdin, os.Stdin), cmp.Or(c.Stdout, os.Stdout), cmp.Or(c.Stderr, os.Stderr)
+	if !c.NoJobControl {
+		start.Group = unix.Getpgrp()
+		p.terminal, start.Foreground = openTerminal(int(stdin.Fd()), start.Group)
+	}
 	timer, err := newTimer()
 	if err != nil {
 		return nil, err
@@ -100,7 +103,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 		unix.Close(timer)
 		return nil, err
 	}
-	fd, err := p.startGuardian(s.isolate, in, out, errs)
+	fd, err := p.startGuardian(s.isolate, stdin, stdout, stderr)
 	if err != nil {
 		unix.Close(timer)
 		unix.Close(p.eventFD)
@@ -121,7 +124,7 @@ func (s *Supervisor) Start(c Command) (*Process, error) {
 // an upgrade. It returns the descriptor of our end of the socket. Start calls it. Where this
 // process may not make a PID namespace, the guardian of an isolated command begins in a user
 // namespace, in which it may.
-func (p *Process) startGuardian(isolate bool, in, out, errs *os.File) (int, error) {
+func (p *Process) startGuardian(isolate bool, stdin, stdout, stderr *os.File) (int, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, fmt.Errorf("socket to the guardian: %w", err)
@@ -135,18 +138,19 @@ func (p *Process) startGuardian(isolate bool, in, out, errs *os.File) (int, erro
 		// Without an environment: the store's password may be in ours, and /proc/<pid>/environ can
 		// be read.
 		Env:   []string{},
-		Stdin: in, Stdout: out, Stderr: errs,
+		Stdin: stdin, Stdout: stdout, Stderr: stderr,
 		ExtraFiles: []*os.File{guardianEnd},
 		// A group of its own: ^C and a shell's signals are meant for the command. Not a session of
 		// its own: the guardian would lose the terminal.
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
-	if isolate && !mayMakeNamespaces() {
+	userNamespace := isolate && !mayMakeNamespaces()
+	if userNamespace {
 		inUserNamespace(p.guardian.SysProcAttr)
 	}
 	if err := p.supervisor.StartOther(p.guardian); err != nil {
 		p.socket.Close()
-		if isolate {
+		if userNamespace {
 			err = fmt.Errorf("%w: %s", ErrIsolate, noNamespace(err))
 		}
 		return -1, fmt.Errorf("start the guardian: %w", err)
@@ -162,8 +166,9 @@ func (p *Process) PID() int { return p.pid }
 // a command that is being stopped or killed. A command without a deadline gets none: [Process.Bind]
 // gives it one. Never blocks.
 //
-// While a Bind or Unbind is under way, a deadline counts only when that call succeeds. After one
-// that failed, no deadline counts until another Bind or Unbind succeeds.
+// While the guardian has not confirmed a Bind or Unbind, a deadline counts only if it confirms that
+// call in time. If the call has failed for want of that, no deadline counts until another Bind or
+// Unbind succeeds.
 func (p *Process) Extend(deadline time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -182,10 +187,10 @@ func (p *Process) Extend(deadline time.Duration) {
 func (p *Process) Signal(sig syscall.Signal) { p.enqueue(order{Signal: sig}) }
 
 // Stop sends the stop signal now and SIGKILL after grace, or shortly before the deadline if that is
-// earlier. It does not wait: [Process.Wait] does. Calling it again can only shorten the grace; 0
-// kills at once.
+// earlier. It does not wait: [Process.Wait] does. Calling it again can only shorten the grace. A
+// grace of 0 kills at once, without the stop signal.
 func (p *Process) Stop(grace time.Duration) {
-	grace = max(grace, 0)
+	grace = min(max(grace, 0), maxGrace)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// The guardian sends the signals. In the supervisor's own plan the grace ends a second later:
@@ -266,11 +271,21 @@ func (p *Process) killAt() time.Duration {
 	return p.plan.killAt()
 }
 
-// overrun returns how long ago the deadline was; 0 before the deadline.
-func (p *Process) overrun() time.Duration {
+// overrun returns how long before that instant the deadline was; 0 before the deadline.
+func (p *Process) overrun(at time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return max(0, boottime.Now()-p.plan.deadline)
+	return max(0, at-p.plan.deadline)
+}
+
+// dueCause says why killAt has come: [Process.Stop] was called, or the deadline was not extended.
+func (p *Process) dueCause() Cause {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.plan.ending {
+		return CauseStopped
+	}
+	return CauseDeadline
 }
 
 // startError returns the error of this package for a failed start.

@@ -6,9 +6,12 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -74,6 +77,65 @@ func TestStartErrors(t *testing.T) {
 		if _, err := s.Start(c); err == nil || errors.Is(err, ErrNotFound) {
 			t.Errorf("missing directory: got %v, want an error of its own", err)
 		}
+	}
+}
+
+// A working directory that nobody may enter is told as that, and not as a command that is not
+// executable.
+func TestAForbiddenWorkingDirectory(t *testing.T) {
+	dir, err := os.MkdirTemp("", "forbidden") // not t.TempDir, whose parent only its owner may enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := command("pwd")
+	c.Dir = dir
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if os.Geteuid() == 0 {
+			const nobody = 65534 // of this thread alone: root may enter any directory
+			unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), nobody, ^uintptr(0))
+		}
+		_, _, err := c.resolve(boottime.Now())
+		result <- err
+	}()
+	err = <-result
+	if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "working directory "+dir) {
+		t.Errorf("got %v, want that nobody may enter %s", err, dir)
+	}
+}
+
+// A command that has left its group, where others stay, gets its signals all the same.
+func TestASignalReachesACommandThatLeftItsGroup(t *testing.T) {
+	s := newSupervisor(t)
+	c := command("")
+	c.Args = []string{self(), "__leave"}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	c.Stdout = w
+	p := start(t, s, c)
+	w.Close()
+	if _, err := r.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	p.Signal(unix.SIGTERM)
+	eventually(t, "the command's end", func() bool {
+		select {
+		case <-p.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	if got, want := withoutOverrun(p.Wait()), (Status{Code: 143, Cause: CauseExited}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
@@ -172,7 +234,9 @@ func TestStop(t *testing.T) {
 			Status{Code: 8, Cause: CauseStopped}},
 		{"ignored", "trap '' TERM" + loop, 0, 50 * time.Millisecond, killed},
 		{"no grace", "trap 'exit 9' TERM" + loop, 0, 0, killed},
-		{"while stopped", "echo; kill -STOP $$; exit 3", 0, 10 * time.Second, Status{Code: 143, Cause: CauseStopped}},
+		{"while suspended", "echo; kill -STOP $$; exit 3", 0, 10 * time.Second, Status{Code: 143, Cause: CauseStopped}},
+		{"a grace without end", "trap 'exit 9' TERM" + loop, 0, math.MaxInt64, Status{Code: 9, Cause: CauseStopped}},
+		{"no grace, while suspended", "echo; kill -STOP $$; exit 3", 0, 0, killed},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSupervisor(t)
@@ -189,11 +253,7 @@ func TestStop(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.Stop(test.grace)
-			got := p.Wait()
-			if test.name == "no grace" && got.Code == 9 {
-				got = test.want // TERM and KILL go out together; it may just be quick enough
-			}
-			if got != test.want {
+			if got := p.Wait(); got != test.want {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 		})

@@ -12,7 +12,7 @@ import (
 
 // order goes from the supervisor to the guardian: one JSON object a line, one field set in each.
 // (JSON, because a start order carries a whole environment; the rest is a line every few seconds.)
-// The start order is the first, because only a Process that Start returned can give others.
+// The start order is the first: Start queues it before anything else can queue one.
 type order struct {
 	Start     *startOrder    `json:"start,omitempty"`
 	Deadline  time.Duration  `json:"deadline,omitempty"` // a later deadline, in nanoseconds on the boot clock
@@ -52,7 +52,7 @@ type startOrder struct {
 
 	Ignored    []syscall.Signal `json:"ignored"`    // the command must find these ignored, as under nohup
 	Foreground bool             `json:"foreground"` // give the command the terminal on its standard input
-	Group      int              `json:"group"`      // the process group that had the terminal before
+	Group      int              `json:"group"`      // the supervisor's; 0: no terminal is lent to the command
 	LastAction *LastAction      `json:"last_action"`
 	Isolate    bool             `json:"isolate"` // run the command in a PID namespace
 	// SupervisorPID is the supervisor's process ID. When the guardian has another parent, the
@@ -115,7 +115,7 @@ type goneReport struct {
 	WaitStatus    syscall.WaitStatus `json:"wait"`
 	Cause         Cause              `json:"by"`
 	CommandKilled bool               `json:"killed"`
-	Overrun       time.Duration      `json:"overrun"`
+	At            time.Duration      `json:"at"` // when nothing was left, on the boot clock
 }
 
 // shellCode returns the exit status as a shell shows it: 128+n for signal n.

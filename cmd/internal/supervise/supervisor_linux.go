@@ -92,8 +92,8 @@ func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 // processes have other numbers than outside, and /proc shows those of the namespace only.
 //
 // It runs this program once in a namespace, and returns an error that wraps [ErrIsolate] if the
-// machine lets this process make none. After an error every Start fails too. Call it before the
-// first Start.
+// machine does not let it. After an error too, Start runs no command without a namespace. Call it
+// before the first Start.
 func (s *Supervisor) Isolate() error {
 	s.isolate = true
 	p, err := s.Start(Command{
@@ -235,9 +235,9 @@ func (s *Supervisor) reapDead() {
 	}
 }
 
-// ignoredSignals returns the signals that this process ignores. Those that the Go runtime handles
-// are missing, but for SIGHUP and SIGINT: the runtime has replaced them before any code of ours
-// runs. (signal.Ignored knows of SIGHUP and SIGINT only.)
+// ignoredSignals returns the signals that this process ignores. Of those that the Go runtime
+// handles it returns SIGHUP and SIGINT only: the runtime leaves these two ignored, and has replaced
+// the others before any code of ours runs. (signal.Ignored knows of SIGHUP and SIGINT only.)
 func ignoredSignals() []syscall.Signal {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {

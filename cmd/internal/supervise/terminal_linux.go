@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"errors"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -13,12 +14,12 @@ import (
 // supervisor has one of these, and the guardian another, for when the supervisor dies.
 type terminal struct {
 	fd      int
-	group   int           // the supervisor's group: had the terminal before, and gets it back
+	group   int           // the supervisor's group, which gets the terminal back
 	termios *unix.Termios // the settings before the command; a killed editor leaves the terminal in raw mode
 }
 
-// openTerminal returns the terminal on fd and whether group is in its foreground. It returns nil if
-// fd is not the controlling terminal of this process.
+// openTerminal returns the terminal on fd and whether group, the supervisor's, is in its
+// foreground. It returns nil if fd is not the controlling terminal of this process.
 func openTerminal(fd, group int) (*terminal, bool) {
 	foreground, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
 	if err != nil {
@@ -31,17 +32,26 @@ func openTerminal(fd, group int) (*terminal, bool) {
 	return &terminal{fd: fd, group: group, termios: termios}, foreground == group
 }
 
-// giveTo makes group the foreground group, if the supervisor's group is. If another one is, a shell
-// (after bg) has decided so. This is for fg: at its start the command gets the terminal from the
-// kernel (startOrder.Foreground).
-func (t *terminal) giveTo(group int) { t.moveForeground(t.group, group) }
+// giveTo makes group, the command's, the foreground group, if the supervisor's group is in the
+// foreground now. If another group is, a shell (after bg) has decided so. It is called after fg: at
+// its start the command gets the terminal from the kernel (startOrder.Foreground).
+func (t *terminal) giveTo(group int) {
+	t.moveForeground(func(now int) bool { return now == t.group }, group)
+}
 
-// takeFrom makes the supervisor's group the foreground group, if group is. If another one is, a
-// shell has taken the terminal already.
-func (t *terminal) takeFrom(group int) { t.moveForeground(group, t.group) }
+// takeFrom makes the supervisor's group the foreground group, if group, the command's, is in the
+// foreground now. If another group is, a shell has taken the terminal already. But a group without
+// a process is no shell's: it was that of a command that could not be executed, or was killed
+// before the guardian had reported its number.
+func (t *terminal) takeFrom(group int) {
+	t.moveForeground(func(now int) bool {
+		return now == group || now != 1 && errors.Is(unix.Kill(-now, 0), unix.ESRCH)
+	}, t.group)
+}
 
-func (t *terminal) moveForeground(from, to int) {
-	if foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err == nil && foreground == from {
+// moveForeground makes to the foreground group, if from says so of the group that is that now.
+func (t *terminal) moveForeground(from func(now int) bool, to int) {
+	if now, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP); err == nil && now > 0 && from(now) {
 		// This fails if the group is gone: then there is nobody to give it to.
 		withoutSIGTTOU(func() { _ = unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, to) })
 	}

@@ -158,6 +158,32 @@ func TestTerminalIsLentAndGivenBack(t *testing.T) {
 	s.see(t, "read:back")
 }
 
+// A command that cannot be executed has got the terminal already when that comes out. The script
+// has it back afterwards.
+func TestTerminalAfterAStartThatFails(t *testing.T) {
+	c := command("")
+	c.Args = []string{filepath.Join(t.TempDir(), "garbage")}
+	if err := os.WriteFile(c.Args[0], []byte("\x00\x01"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := newScreen(t, c, "sh", "-c", `eval "$RUN"; echo "status:$?"; read x; echo "read:$x."`)
+	s.see(t, ErrNotExecutable.Error())
+	s.see(t, "status:99")
+	s.press(t, "back\n")
+	s.see(t, "read:back.")
+}
+
+// A command that runs beside another one does not get the terminal, whatever its standard input is.
+func TestNoTerminalWithoutJobControl(t *testing.T) {
+	c := command(`echo up-$((40+2)); while :; do sleep 1; done`)
+	c.NoJobControl = true
+	s := newScreen(t, c, "sh", "-c", `eval "$RUN"; exit`)
+	s.see(t, "up-42")
+	if got, want := s.front(t), s.leader.Process.Pid; got != want {
+		t.Errorf("in front: got group %d, want the script's %d", got, want)
+	}
+}
+
 func TestTerminalAfterKills(t *testing.T) {
 	for _, who := range []string{"supervisor", "command"} {
 		t.Run(who, func(t *testing.T) {

@@ -51,7 +51,8 @@ func snapshot() childLister {
 	return func(pid int) []int { return of[pid] }
 }
 
-// isDead says whether a process runs no more: it is a zombie (state Z or X), or gone.
+// isDead says whether a process runs no more: it is a zombie (state Z or X: Look finds these too),
+// or gone.
 func isDead(pid int) bool {
 	p, ok := procfs.Look(pid)
 	return !ok || p.Dead()
@@ -78,12 +79,15 @@ func descendants(root int, children childLister, skip func(pid int) bool) []desc
 	return found
 }
 
-// signal sends sig to d, unless d's pid now belongs to another process: d's parent may reap d at
-// any time, and the kernel may then give the same pid to a new process. signal opens a pidfd, which
-// always refers to the same process. Then it looks whether that process has d's parent, or
-// newParent, which is the process that gets d if its parent dies: the guardian, or the supervisor
-// when the guardian is lost. (In a PID namespace it is the namespace's first process instead: then
-// signal misses d, and a later look finds it below its new parent.)
+// signal sends sig to d, unless d's pid now belongs to a stranger: d's parent may reap d at any
+// time, and the kernel may then give the same pid to a new process. signal opens a pidfd, which
+// always refers to the same process. Then it sends only if the parent of that process is d.parent,
+// or newParent. That is the process which inherits d when d.parent dies: the guardian, or the
+// supervisor when the guardian is lost. (In a PID namespace init inherits it instead: then signal
+// misses d, and a later look finds it below init.)
+//
+// A new child of one of these two parents passes for d. For that the kernel must have used all
+// other pids since d was found, some milliseconds ago.
 func (d descendant) signal(newParent int, sig unix.Signal) {
 	fd, err := unix.PidfdOpen(d.pid, 0)
 	if errors.Is(err, unix.ESRCH) {

@@ -27,13 +27,18 @@ type watcher struct {
 	reportReader lineReader
 
 	startErr   error       // the command was not started
+	started    bool        // Start has got its result, nil
 	goneReport *goneReport // not nil: nothing of the command is left
 	passedTSTP bool        // a SIGTSTP was passed on: if the command is suspended next, that is why
+
+	// killedFor is CauseDeadline or CauseStopped, whichever let this process kill the tree in the
+	// guardian's place. Empty: it has not done so, or the command was dead already.
+	killedFor Cause
 }
 
 // run is the watcher's goroutine; Start starts it. On every wake-up it first reads the reports, and
-// only then looks at the clock. So after a freeze of this process it first learns that the guardian
-// has ended the tree in time, and does not take the guardian for late.
+// only then looks whether it must kill. So after a freeze of this process it first learns that the
+// guardian has ended the tree in time, and does not take the guardian for late.
 func (w *watcher) run() {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	signals := make(chan os.Signal, 2)
@@ -50,6 +55,7 @@ func (w *watcher) run() {
 			w.Signal(unix.SIGTSTP)
 		}
 		// From killAt on SIGCONT comes from the alarm, and the command must not be continued.
+		// (Before that it may come from another Process's alarm: see "Limits" in doc.go.)
 		if w.takeSignal(&w.gotCONT) && boottime.Now() < w.killAt() {
 			w.resume()
 		}
@@ -80,6 +86,9 @@ const lateReportLimit = 5 * time.Second
 // longer when the guardian is dead or suspended (state T or t), or lateReportLimit is over; one
 // that a cgroup has frozen has that long. Afterwards finish kills the guardian.
 func (w *watcher) killForGuardian() {
+	if w.pid == 0 || !isDead(w.pid) {
+		w.killedFor = w.dueCause()
+	}
 	guardian := w.guardian.Process.Pid
 	for since := boottime.Now(); w.goneReport == nil && !w.reportReader.closed; sleepMillisecond() {
 		for _, d := range descendants(guardian, newChildLister(), nil) {
@@ -132,9 +141,10 @@ func (w *watcher) handle(line []byte) {
 	switch {
 	case r.Started != 0:
 		w.pid = r.Started
-		w.endStartLimit()
 		w.supervisor.commandStarted(w.pid)
-		w.startResult <- nil
+		if w.started = w.endStartLimit(); w.started {
+			w.startResult <- nil
+		}
 	case r.Failed != nil:
 		w.startErr = startError(r.Failed)
 	case r.Suspended:
@@ -147,14 +157,16 @@ func (w *watcher) handle(line []byte) {
 	}
 }
 
-// endStartLimit takes startLimit away from a command that has no deadline of its own. (Nobody has
-// called Bind yet: Start has not returned.)
-func (w *watcher) endStartLimit() {
+// endStartLimit takes startLimit away from a command that has no deadline of its own. It returns
+// false if the limit is over: killForGuardian is killing the command, and Start must fail. (Nobody
+// has called Bind yet: Start has not returned.)
+func (w *watcher) endStartLimit() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.orderedDeadline == NoDeadline {
-		w.plan.rebind(NoDeadline)
+	if w.orderedDeadline != NoDeadline {
+		return true
 	}
+	return w.killedFor == "" && w.plan.rebind(NoDeadline)
 }
 
 // finish makes sure that nothing of the tree is left, and of the guardian. Then it sets status and
@@ -163,11 +175,11 @@ func (w *watcher) finish() {
 	switch {
 	case w.startErr != nil:
 	case w.goneReport != nil:
-		r := w.goneReport
-		w.status = Status{Code: shellCode(r.WaitStatus), Cause: r.Cause, Killed: r.CommandKilled, Overrun: r.Overrun}
+		w.status = w.reportedStatus(*w.goneReport)
 	default: // the guardian is lost: its socket has ended, or the tree had to be killed for it
 		wait, reaped := w.supervisor.killLostTree(w.guardian.Process.Pid, w.pid)
-		w.status = Status{Code: 128 + int(unix.SIGKILL), Cause: CauseGuardianLost, Killed: true, Overrun: w.overrun()}
+		w.status = Status{Code: 128 + int(unix.SIGKILL), Cause: CauseGuardianLost, Killed: true,
+			Overrun: w.overrun(boottime.Now())}
 		if reaped {
 			w.status.Code, w.status.Killed = shellCode(wait), wait.Signaled() && wait.Signal() == syscall.SIGKILL
 		}
@@ -184,7 +196,7 @@ func (w *watcher) finish() {
 	unix.Close(w.eventFD)
 	w.eventFD = -1 // the kernel may soon give the number to another file
 	w.mu.Unlock()
-	if w.terminal != nil && w.pid != 0 {
+	if w.terminal != nil {
 		w.terminal.takeFrom(w.pid)
 		// A command that was killed could not restore the terminal itself. (If this process is
 		// dead, the guardian does it.)
@@ -192,8 +204,12 @@ func (w *watcher) finish() {
 			w.terminal.restore()
 		}
 	}
-	if w.pid == 0 {
-		if w.startErr == nil {
+	if !w.started {
+		switch {
+		case w.startErr != nil:
+		case w.killedFor != "":
+			w.startErr = errors.New("the guardian did not start the command in time")
+		default:
 			w.startErr = errors.New("the guardian ended before it could start the command")
 		}
 		w.startResult <- w.startErr
@@ -202,13 +218,24 @@ func (w *watcher) finish() {
 	close(w.done)
 }
 
+// reportedStatus returns the status by the guardian's report. A guardian that does not know the
+// deadline, because of an Unbind that failed, sees this process kill the command and takes that for
+// an end by itself.
+func (w *watcher) reportedStatus(r goneReport) Status {
+	s := Status{Code: shellCode(r.WaitStatus), Cause: r.Cause, Killed: r.CommandKilled, Overrun: w.overrun(r.At)}
+	if w.killedFor != "" && r.Cause == CauseExited && s.Code == 128+int(unix.SIGKILL) {
+		s.Cause, s.Killed = w.killedFor, true
+	}
+	return s
+}
+
 // suspend makes ^Z work: the guardian has reported that the command is suspended. This process then
 // suspends itself too, or the shell would never get control. When somebody has continued this
 // process (fg, bg), suspend continues the command and returns.
 //
 // It runs on the watcher's goroutine, inside readReports. If the instant comes at which the watcher
 // must kill the tree, the alarm ends the suspension, and suspend returns without continuing the
-// command. It may then have taken the terminal already: finish does so anyway.
+// command. The supervisor's group may then have the terminal already: finish takes it anyway.
 func (w *watcher) suspend() {
 	if w.terminal == nil && !w.passedTSTP {
 		return // suspended by hand, with kill -STOP: no shell waits for this process

@@ -50,10 +50,17 @@ func (u *ui) drawTitle(g *grid) {
 	if trouble > 0 {
 		x = g.puts(x, 0, part{fmt.Sprintf(", %d in trouble", trouble), red | bold})
 	}
+	if room := g.w - x - len(when); len(u.view.paused) > 0 && room > len(pausedMark)+8 {
+		text := []rune(pausedMark + strings.Join(u.view.paused, "; "))
+		x = g.puts(x, 0, part{string(text[:min(len(text), room-1)]), yellow | bold})
+	}
 	if x+len(when) < g.w {
 		g.put(g.w-len(when), 0, len(when), when, plain)
 	}
 }
+
+// pausedMark stands before what is paused.
+const pausedMark = ", PAUSED: "
 
 func (u *ui) counts() string {
 	if u.filter != "" {

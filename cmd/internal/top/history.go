@@ -12,7 +12,7 @@ import (
 // those on the screen first.
 func (w *watcher) readHistories(ctx context.Context) {
 	for ctx.Err() == nil {
-		rest := historyPace
+		rest := w.costs.pace
 		name, ok := w.unread()
 		if !ok {
 			rest = historyRests
@@ -42,12 +42,13 @@ func (w *watcher) readHistory(ctx context.Context, name string) {
 	terms, err := w.src.History(ctx, name, termsRead)
 	w.mu.Lock()
 	t.readToken, t.readAt, t.read, t.termErr = token, w.now(), true, err
+	w.version++
 	if t.tries++; err == nil {
 		if t.terms = terms; slices.ContainsFunc(terms, Term.recorded) {
 			w.recorded[name] = true
 		}
 	}
-	onScreen := len(w.wanted) > 0 && w.wanted[0] == name
+	onScreen := slices.Contains(w.wanted, name)
 	w.mu.Unlock()
 	if onScreen {
 		w.ready()
@@ -60,22 +61,46 @@ func (w *watcher) unread() (string, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.now()
-	due := func(n string, selected bool) bool {
-		t := w.tracks[n]
-		// A lock that goes round has no records: they are not looked for with each of its holders.
-		return t != nil && t.stale(now) && (w.src.Recorded == nil || w.recorded[n] || selected && !t.read)
-	}
 	for i, n := range w.wanted {
-		if due(n, i == 0) {
+		if w.isDueLocked(n, i == 0, now) {
 			return n, true
 		}
 	}
-	for n := range w.tracks {
-		if due(n, false) {
+	// To look through thousands of names costs more than to read the terms of one.
+	if w.dueAsOf.IsZero() || now.Sub(w.dueAsOf) >= historyRests {
+		w.due, w.dueAsOf = w.allDueLocked(now), now
+	}
+	for len(w.due) > 0 {
+		n := w.due[0]
+		w.due = w.due[1:]
+		if w.isDueLocked(n, false, now) {
 			return n, true
 		}
 	}
 	return "", false
+}
+
+// isDueLocked says whether the terms of a name should be read. A lock that goes round has no
+// records: they are not looked for with each of its holders.
+func (w *watcher) isDueLocked(name string, selected bool, now time.Time) bool {
+	t := w.tracks[name]
+	return t != nil && t.stale(now) && (w.src.Recorded == nil || w.recorded[name] || selected && !t.read)
+}
+
+// allDueLocked returns the names whose terms should be read. What nobody stands for comes before
+// the others: it is in trouble, or none of ours.
+func (w *watcher) allDueLocked(now time.Time) (names []string) {
+	var others []string
+	for n, t := range w.tracks {
+		switch {
+		case !w.isDueLocked(n, false, now):
+		case t.unseen:
+			names = append(names, n)
+		default:
+			others = append(others, n)
+		}
+	}
+	return append(names, others...)
 }
 
 func (t *track) token() primacy.Token {
@@ -104,7 +129,9 @@ func (t *track) stale(now time.Time) bool {
 func (w *watcher) view() *view {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := &view{asOf: w.asOf, err: w.err, every: w.every}
+	v := &view{asOf: w.asOf, err: w.err, every: w.every, version: w.version, paused: w.paused,
+		rows: make([]*row, 0, len(w.tracks))}
+	rows := make([]row, len(w.tracks)) // one piece of memory, not thousands
 	for name, t := range w.tracks {
 		if t.unseen && !t.wasLed(w.asOf) {
 			if t.read && t.termErr == nil {
@@ -113,7 +140,9 @@ func (w *watcher) view() *view {
 			}
 			continue
 		}
-		r := &row{name: name, state: t.state, elected: w.recorded[name], lease: t.lease, leased: t.leased}
+		r := &rows[len(v.rows)]
+		*r = row{name: name, state: t.state, elected: w.recorded[name], lease: t.lease, leased: t.leased,
+			terms: t.terms, read: t.read && t.readToken == t.token()}
 		t.reckon(r, w.asOf)
 		r.judge()
 		v.rows = append(v.rows, r)
@@ -154,23 +183,21 @@ func (t *track) reckon(r *row, now time.Time) {
 		r.since = t.gone
 		r.done = t.finished()
 	}
-	for _, term := range t.terms {
-		if term.Why != "" {
-			r.last = term
-			break
-		}
+	if i := slices.IndexFunc(t.terms, func(term Term) bool { return term.Why != "" }); i >= 0 {
+		r.last = t.terms[i]
 	}
 	r.changes = len(t.changes)
 	r.whole = now.Sub(t.first) > window
 	if !t.read || t.termErr != nil {
 		return
 	}
-	recorded, oldest := map[primacy.Token]bool{}, now
-	for _, term := range t.terms {
+	recorded, oldest := 0, now
+	for i := range t.terms {
+		term := &t.terms[i]
 		if !term.recorded() {
 			continue
 		}
-		recorded[term.Token] = true
+		recorded++
 		if term.From.IsZero() {
 			continue
 		}
@@ -179,11 +206,11 @@ func (t *track) reckon(r *row, now time.Time) {
 		}
 	}
 	for _, c := range t.changes {
-		if recorded[c.token] {
+		if slices.ContainsFunc(t.terms, func(term Term) bool { return term.Token == c.token && term.recorded() }) {
 			r.changes-- // it was counted by its record, if at all
 		}
 	}
-	if len(recorded) > 0 && t.readToken == t.token() && (len(t.terms) < termsRead || now.Sub(oldest) > window) {
+	if recorded > 0 && t.readToken == t.token() && (len(t.terms) < termsRead || now.Sub(oldest) > window) {
 		r.whole = true
 	}
 }

@@ -77,6 +77,7 @@ type Term struct {
 	ID       string
 	Reason   primacy.Reason
 	By       string // who asked for its end
+	Text     string // why, in his words
 	Why      string // it ended, in words; empty while it leads
 }
 
@@ -97,6 +98,8 @@ type row struct {
 	last    Term      // the last one that ended; its Why is empty where none is known
 	lease   driver.Remaining
 	leased  bool // lease is known
+	terms   []Term
+	read    bool // terms are of the present leader
 }
 
 func (r *row) leader() string { return whoLeads(r.state.Leader) }

@@ -1,7 +1,9 @@
 package top
 
 import (
+	"bytes"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +22,7 @@ type Source struct {
 	Leases   func(ctx context.Context, leases ...string) (map[string]driver.Remaining, error)
 	Recorded func(context.Context) ([]string, error) // names with recorded terms
 	History  func(ctx context.Context, name string, limit int) ([]Term, error)
+	Paused   func(context.Context) ([]string, error) // what operators have paused, a line for each
 }
 
 // How much is asked beside the list.
@@ -30,9 +33,24 @@ const (
 	historyPace  = 30 * time.Millisecond  // from one history to the next
 	historyRests = 500 * time.Millisecond // where there is none to read
 	recordEvery  = 30 * time.Second       // for the names with records
+	pausesEvery  = 5 * time.Second        // for what is paused
+	pausesLimit  = 3 * time.Second        // for one reading of that: the list waits for it
 	keptFor      = 24 * time.Hour         // of what nobody stands for any more
 	mostUnseen   = 300                    // names, with those that somebody stands for
 )
+
+// costs bound what is asked of a store.
+type costs struct {
+	rests       int           // times as long as a list took: no list is asked for
+	mostRest    time.Duration // but no longer than that; 0: no bound
+	leases      int           // asked of in one refresh
+	leasesEvery time.Duration // 0: in each refresh
+	pace        time.Duration // from one history to the next
+	pausesEvery time.Duration // what is paused is read
+}
+
+// onTerminal are the costs of one operator's page.
+var onTerminal = costs{rests: 4, leases: leasesAtOnce, pace: historyPace, pausesEvery: pausesEvery}
 
 // watcher keeps the page's figures up to date.
 type watcher struct {
@@ -41,6 +59,7 @@ type watcher struct {
 	now   func() time.Time
 	ready func()        // there is something new to show
 	kick  chan struct{} // refreshes now
+	costs costs
 
 	mu       sync.Mutex
 	tracks   map[string]*track
@@ -51,7 +70,13 @@ type watcher struct {
 	asOf     time.Time
 	listed   bool      // there was a list before
 	asked    time.Time // when recorded was read
+	askedOf  time.Time // when leases were asked for
+	paused   []string
+	pausedAt time.Time // when that was read
 	err      error     // of the last list
+	version  uint64    // grows with each change of what is known of any name
+	due      []string  // names whose terms should be read
+	dueAsOf  time.Time // when they were looked for
 }
 
 // track is what is known of one name.
@@ -85,16 +110,19 @@ type view struct {
 	asOf  time.Time // when it was read; zero: not yet
 	err   error
 	every time.Duration
+
+	version uint64 // of what it was made of
+	paused  []string
 }
 
 func newWatcher(src Source, every time.Duration) *watcher {
 	return &watcher{src: src, every: every, now: time.Now, tracks: map[string]*track{}, recorded: map[string]bool{},
 		old:   map[string]bool{},
-		ready: func() {}, kick: make(chan struct{}, 1)}
+		ready: func() {}, kick: make(chan struct{}, 1), costs: onTerminal}
 }
 
-// run refreshes until ctx ends. A list that takes long is asked for more seldom: at most a fifth of
-// the time is spent on it.
+// run refreshes until ctx ends. A list that takes long is asked for more seldom: on a terminal at
+// most a fifth of the time is spent on it.
 func (w *watcher) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -105,7 +133,11 @@ func (w *watcher) run(ctx context.Context) {
 		began := time.Now()
 		w.refresh(ctx)
 		w.ready()
-		rest := time.NewTimer(max(w.every-time.Since(began), 4*time.Since(began)))
+		pause := time.Duration(w.costs.rests) * time.Since(began)
+		if w.costs.mostRest > 0 {
+			pause = min(pause, w.costs.mostRest)
+		}
+		rest := time.NewTimer(max(w.every-time.Since(began), pause))
 		select {
 		case <-rest.C:
 		case <-w.kick:
@@ -117,6 +149,9 @@ func (w *watcher) run(ctx context.Context) {
 
 // hurry has the next refresh come now: something has just been changed.
 func (w *watcher) hurry() {
+	w.mu.Lock()
+	w.pausedAt = time.Time{}
+	w.mu.Unlock()
 	select {
 	case w.kick <- struct{}{}:
 	default:
@@ -129,7 +164,9 @@ func (w *watcher) refresh(ctx context.Context) {
 	defer cancel()
 	slow := time.AfterFunc(2*time.Second, w.ready) // the page says that it waits
 	defer slow.Stop()
+	pausesRead := w.readPaused(ctx)
 	states, err := w.src.List(ctx)
+	pausesRead()
 	now := w.now()
 	w.mu.Lock()
 	if w.err = err; err != nil {
@@ -138,7 +175,11 @@ func (w *watcher) refresh(ctx context.Context) {
 	}
 	w.take(states, now, w.listed && now.Sub(w.asOf) < 3*w.every+2*time.Second)
 	w.asOf, w.listed = now, true
-	leases, records := w.leasesToAsk(), w.src.Recorded != nil && now.Sub(w.asked) > recordEvery
+	var leases []string
+	if now.Sub(w.askedOf) >= w.costs.leasesEvery {
+		leases, w.askedOf = w.leasesToAsk(), now
+	}
+	records := w.src.Recorded != nil && now.Sub(w.asked) > recordEvery
 	w.mu.Unlock()
 	if w.src.Leases != nil && len(leases) > 0 {
 		left, err := w.src.Leases(ctx, leases...)
@@ -169,6 +210,9 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 			}
 			t.led, t.exact, t.tries, t.leased = now, close, 0, false
 		}
+		if fresh || !t.gone.IsZero() || !sameState(t.state, st) {
+			w.version++
+		}
 		t.state, t.gone, t.unseen = st, time.Time{}, false
 		delete(w.old, st.Name)
 	}
@@ -180,10 +224,12 @@ func (w *watcher) take(states []primacy.State, now time.Time, close bool) {
 		if t.gone.IsZero() {
 			t.gone, t.leased = now, false
 			t.state.Leader, t.state.Waiting = nil, nil
+			w.version++
 		}
 		if now.Sub(t.gone) > keptFor || now.Sub(t.gone) > window && !w.recorded[name] ||
 			len(w.tracks) > 2*len(states)+1000 {
 			delete(w.tracks, name)
+			w.version++
 		}
 	}
 }
@@ -192,32 +238,44 @@ func sameTerm(a, b *primacy.Entry) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Token == b.Token
 }
 
+// sameState says whether two states of a name show the same.
+func sameState(a, b primacy.State) bool {
+	if (a.Leader == nil) != (b.Leader == nil) || a.Leader != nil && !sameEntry(*a.Leader, *b.Leader) {
+		return false
+	}
+	return slices.EqualFunc(a.Waiting, b.Waiting, sameEntry)
+}
+
+func sameEntry(a, b primacy.Entry) bool {
+	return a.ID == b.ID && a.Token == b.Token && a.Slots == b.Slots && a.Held == b.Held && a.Lease == b.Lease &&
+		a.Note == b.Note && bytes.Equal(a.Value, b.Value)
+}
+
 // leasesToAsk chooses whose leases to ask for: those on the screen, and of the others some, in
 // turn. The caller holds mu.
 func (w *watcher) leasesToAsk() (ids []string) {
-	add := func(t *track) {
-		if t != nil && t.state.Leader != nil && t.state.Leader.Lease != "" && len(ids) < leasesAtOnce &&
-			!slices.Contains(ids, t.state.Leader.Lease) {
-			ids = append(ids, t.state.Leader.Lease)
+	chosen := map[string]bool{"": true}
+	add := func(id string) {
+		if len(ids) < w.costs.leases && !chosen[id] {
+			ids, chosen[id] = append(ids, id), true
 		}
 	}
 	for _, name := range w.wanted {
-		add(w.tracks[name])
+		if t := w.tracks[name]; t != nil && t.state.Leader != nil {
+			add(t.state.Leader.Lease)
+		}
 	}
-	var rest []string
+	all := map[string]bool{}
 	for _, t := range w.tracks {
 		if t.state.Leader != nil {
-			rest = append(rest, t.state.Leader.Lease)
+			all[t.state.Leader.Lease] = true
 		}
 	}
-	slices.Sort(rest)
-	rest = slices.Compact(rest)
-	for i := 0; i < len(rest) && len(ids) < leasesAtOnce; i++ {
-		if id := rest[(w.turn+i)%len(rest)]; id != "" && !slices.Contains(ids, id) {
-			ids = append(ids, id)
-		}
+	rest := slices.Sorted(maps.Keys(all))
+	for i := range rest {
+		add(rest[(w.turn+i)%len(rest)])
 	}
-	w.turn += leasesAtOnce
+	w.turn += w.costs.leases
 	return ids
 }
 
@@ -225,19 +283,53 @@ func (w *watcher) leasesToAsk() (ids []string) {
 func (w *watcher) takeLeases(asked []string, left map[string]driver.Remaining, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	of := make(map[string]bool, len(asked))
+	for _, id := range asked {
+		of[id] = true
+	}
 	for _, t := range w.tracks {
-		if t.state.Leader == nil || !slices.Contains(asked, t.state.Leader.Lease) {
+		if t.state.Leader == nil || !of[t.state.Leader.Lease] {
 			continue
 		}
+		was, known := t.lease, t.leased
 		t.lease, t.leased = left[t.state.Leader.Lease]
-		t.leased = t.leased && err == nil
+		if t.leased = t.leased && err == nil; t.lease != was || t.leased != known {
+			w.version++
+		}
 	}
+}
+
+// readPaused begins to read what is paused, if that is due, and returns what waits for it. It is
+// read beside the list, so that no list is shown before it: a name would look as if it were not
+// paused.
+func (w *watcher) readPaused(ctx context.Context) (wait func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	if w.src.Paused == nil || !w.pausedAt.IsZero() && now.Sub(w.pausedAt) < w.costs.pausesEvery {
+		return func() {}
+	}
+	w.pausedAt = now
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, pausesLimit)
+		defer cancel()
+		paused, err := w.src.Paused(ctx)
+		if err != nil {
+			paused = []string{"not known: " + err.Error()}
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.paused = paused
+	})
+	return wg.Wait
 }
 
 func (w *watcher) takeRecorded(names []string, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = now
+	w.version++
 	for _, n := range names {
 		if w.tracks[n] == nil && !w.old[n] && len(w.tracks) < mostUnseen {
 			w.tracks[n] = &track{state: primacy.State{Name: n, AsOf: now}, first: now, gone: now, unseen: true}

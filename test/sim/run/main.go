@@ -207,6 +207,14 @@ func table(out io.Writer, c sim.Counts, took time.Duration) {
 	row("unfenced writes", c.Unfenced, "stale", c.Stale)
 	row("processes ended by overrunning work", c.Overruns)
 	row("claims and leases removed by hand", c.Operator, "claims refused", c.Refusals)
+	if c.Looks > 0 {
+		row("shards moved", c.Moves, "demanded", c.Demand, "for nothing", c.Wasted, "looks of assigners", c.Looks)
+		row("groups whose loads were even in the end", c.Even, "old lines read", c.Staled, "members of another number",
+			c.Strangers)
+		for d, n := range c.Deeds {
+			row("fault: "+sim.DeedName(d), n)
+		}
+	}
 	if c.Overlaps > 0 {
 		row("two leaders at once, beyond the bound", c.Overlaps)
 	}

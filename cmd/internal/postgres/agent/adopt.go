@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
@@ -35,7 +36,8 @@ func foreign(a *Agent, s core.State) error {
 // manager is gone. Before that its server writes a checkpoint, which makes its end short.
 func beginAdoption(ctx context.Context, a *Agent) error {
 	s := a.member.State()
-	if a.cfg.TakeOver == nil || s.Seq > 0 || s.Adopted == core.AdoptedStandby {
+	if a.cfg.TakeOver == nil || s.Seq > 0 || s.Adopted == core.AdoptedStandby ||
+		s.Adopted == core.AdoptedAnew {
 		return nil
 	}
 	limit, cancel := context.WithTimeout(ctx, a.cfg.TTL)
@@ -83,11 +85,29 @@ func start(ctx context.Context, a *Agent, adopted bool) error {
 // StateOf returns what the member of a data directory knows durably.
 func StateOf(data string) (core.State, error) { return readState(beside(data)) }
 
-// Adopt writes what a member knows that takes over data which were there before. The caller holds
-// the lock of the data directory.
-func Adopt(data, systemID, directory string, as core.Adoption) error {
-	s := core.State{Incarnation: incarnation(), SystemID: systemID, Directory: directory, Adopted: as}
+// knows says whether what lies on the disk of the shared configuration is of the member's cluster,
+// or of its life before the store was lost.
+func knows(s core.State) bool { return s.Seq > 0 || s.Noted != (core.Noted{}) }
+
+// Adopted returns what a member is to know that takes over data which were there before.
+func Adopted(data, systemID, directory string, as core.Adoption) (core.State, error) {
+	former, err := Left(data)
+	return former.Readopt(incarnation(), systemID, directory, as), err
+}
+
+// Keep writes what a member knows. The caller holds the lock of the data directory.
+func Keep(data string, s core.State) error {
 	return durable.WriteJSON(filepath.Join(beside(data), stateFile), s)
+}
+
+// KeptConfig returns the shared configuration that was in force on a member when it ran last, nil
+// if there was none.
+func KeptConfig(data string) (config.Document, error) {
+	d, err := keptConfig(configPath(beside(data)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return d, err
 }
 
 // leftFile holds the state of a member that has left: what its cluster called it, and no more.

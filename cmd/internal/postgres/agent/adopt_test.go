@@ -16,7 +16,11 @@ func TestWhoHasLeftHasNoIncarnation(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, as := range []core.Adoption{core.AdoptedStandby, core.AdoptedPrimary} {
-		if err := Adopt(data, "s", "here", as); err != nil {
+		s, err := Adopted(data, "s", "here", as)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Keep(data, s); err != nil {
 			t.Fatal(err)
 		}
 		was, err := StateOf(data)

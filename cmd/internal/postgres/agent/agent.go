@@ -169,7 +169,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := beginAdoption(ctx, a); err != nil {
 		return err
 	}
-	if err := a.shared.begin(ctx, a.member.State().Seq > 0); err != nil {
+	if err := a.shared.begin(ctx, knows(a.member.State())); err != nil {
 		return err
 	}
 	a.shared.look(ctx, nil) // before the server starts

@@ -77,15 +77,9 @@ type shared struct {
 // already: what lies on the disk of one that is not is of another cluster.
 func (s *shared) begin(ctx context.Context, member bool) error {
 	s.doc, s.told = s.first, map[string]bool{}
-	text, err := os.ReadFile(s.path)
+	d, err := keptConfig(s.path)
 	if err == nil && member {
-		var d config.Document
-		if d, err = config.Parse(text); err == nil {
-			err = d.Validate()
-		}
-		if err == nil {
-			s.doc, s.now.known = d, true
-		}
+		s.doc, s.now.known = d, true
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		s.log.Warn("the last shared configuration is not known", "file", s.path, "err", err)
@@ -95,6 +89,19 @@ func (s *shared) begin(ctx context.Context, member bool) error {
 	}
 	s.now.settings = s.said.Settings()
 	return s.server.Configure(ctx, s.said.Parameters)
+}
+
+// keptConfig reads the configuration on the disk.
+func keptConfig(path string) (config.Document, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	d, err := config.Parse(text)
+	if err == nil {
+		err = d.Validate()
+	}
+	return d, err
 }
 
 // fault tells what keeps it from its work, once.

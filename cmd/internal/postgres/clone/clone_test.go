@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 func TestACloneFollowsAndAFormerPrimaryIsRewound(t *testing.T) {
@@ -183,6 +184,7 @@ func TestACloneFollowsAndAFormerPrimaryIsRewound(t *testing.T) {
 // Somebody promoted a standby, and it was ended before it had written a checkpoint on its new
 // timeline: pg_rewind before 16 sees no difference. It was started as a standby since.
 func TestAServerPromotedByHandIsRewound(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := filled(t), newNode(t)
 	a.start()
@@ -221,6 +223,7 @@ func TestAServerPromotedByHandIsRewound(t *testing.T) {
 // A standby that crashed writes a checkpoint before it is rewound, on the timeline of its primary.
 // If the rewind does not come about, it must not follow that primary with it.
 func TestAStandbyThatRecoveredForARewindIsNotReady(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := filled(t), newNode(t)
 	a.start()
@@ -239,6 +242,7 @@ func TestAStandbyThatRecoveredForARewindIsNotReady(t *testing.T) {
 
 // What was killed in the middle is seen as unfinished, and done again.
 func TestWhatDidNotEndIsDoneAgain(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	p := filled(t)
 	write(t, p.path("standby.signal"), "")

@@ -64,7 +64,10 @@
 //     after it: it stops, and puts that finding in the record's place, by compare-and-swap. So who
 //     has seen less, or nothing, stops too, and all wait for a person. Nobody answers a term before
 //     it has read the record since it knew of that term. Where only such members run that have seen
-//     nothing newer than a backup, nobody can know.
+//     nothing newer than a backup, nobody can know. The one incarnation that a person has chosen
+//     may write the first record over the finding: of a new life, and on a timeline far beyond its
+//     own. A record of another life than the member's own is no finding, unless
+//     that life came before: the member stops, and tells nobody.
 //  12. Adoption. Data that were there before the cluster are taken over where a person has
 //     said, for each member, whether they are the primary's. Until there is a record, the former
 //     manager's servers go on, and who was adopted as a standby does not stand. Who was adopted
@@ -105,9 +108,9 @@
 //
 // record.go, survey.go, voters.go and rejoin.go are rules 1, 3, 4, 5, 7 as functions. member.go
 // is one member: Step takes what happened, then decide goes through what must be stopped, what
-// must be on disk, the seal, and at last leads (lead.go) or follows (follow.go). adopt.go is rule
-// 12. orders.go and observation.go are all that it asks of the world and knows of it. Who judges
-// them: the tests beside them, one rule at a time; a search of every order of steps within bounds
-// (search_test.go); package sim, which drives whole members in a world that fails; and a mutation
-// for each rule, test/mutations/pgcore-*.
+// must be on disk, the seal, and at last leads (lead.go) or follows (follow.go). lost.go and
+// lives.go are rule 11, adopt.go is rule 12. orders.go and observation.go are all that it asks of
+// the world and knows of it. Who judges them: the tests beside them, one rule at a time; a search
+// of every order of steps within bounds (search_test.go); package sim, which drives whole members
+// in a world that fails; and a mutation for each rule, test/mutations/pgcore-*.
 package core

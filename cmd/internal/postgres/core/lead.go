@@ -145,7 +145,8 @@ func (m *Member) bootstrap(o Observation) Action {
 	}
 	r := (Record{Seq: 1, Token: o.Own.Token, SystemID: m.state.SystemID, Primary: m.me(), Timeline: 3, Granted: 3,
 		From: m.answer.LSN, Voters: []Identity{}, Acks: max(1, o.Settings.Acks), Needed: 1,
-		Durability: o.Settings.Durability, Lineage: []Fork{{1, 0}, {3, m.answer.LSN}}}).promoted("born by initdb")
+		Durability: o.Settings.Durability, Lineage: []Fork{{1, 0}, {3, m.answer.LSN}},
+		Lives: Lives(m.state.Incarnation), Born: 3}).promoted("born by initdb")
 	if m.server.primary {
 		return Write{r}
 	}

@@ -350,8 +350,8 @@ func (m *Member) end(o Observation) Action {
 
 // mustStop is what keeps a server from acting as a primary without a right to it.
 func (m *Member) mustStop(o Observation) Action {
-	if l := cmp.Or(o.Lost, storeForgot(m, o)); l != nil {
-		m.broken = l.Error()
+	if l := cmp.Or(o.Lost, storeForgot(m, o)); l != nil && !begins(m, l) {
+		m.broken = l.tells(m.cfg.Name)
 	} else if why := cmp.Or(m.state.otherData(o), m.state.adoptedTwice(o)); why != "" {
 		m.broken = why
 	}
@@ -415,5 +415,6 @@ func (m *Member) persist(sealed uint64, o Observation) Action {
 // primary stands.
 func (m *Member) Stands(o Observation) bool {
 	return m.broken == "" && !m.ending && !m.Late(o) && o.Read && (o.Record == nil || m.usable(o)) &&
-		!o.closed(m.cfg.Name) && (o.Record != nil || m.state.Adopted != AdoptedStandby)
+		!o.closed(m.cfg.Name) && (o.Record != nil || m.state.Adopted != AdoptedStandby) &&
+		(o.Record != nil || o.Lost != nil || m.state.Adopted != AdoptedAnew)
 }

@@ -870,7 +870,7 @@ func TestAStoreThatWentOnFromABackup(t *testing.T) {
 		"from elsewhere":       {history(first, Promoted{Member: "b", Timeline: 5, From: 180}), true},
 		"none":                 {history(first), true},
 	} {
-		s := State{Seq: 7, SystemID: "s", Noted: Noted{"s", "b", 5, 200}}
+		s := State{Seq: 7, SystemID: "s", Noted: Noted{"s", "b", 5, 200, ""}}
 		l := s.Forgotten("b", &Record{Seq: 99, SystemID: "s", History: c.history})
 		if (l != nil) != c.forgot {
 			t.Errorf("%s: %v", what, l)
@@ -881,19 +881,46 @@ func TestAStoreThatWentOnFromABackup(t *testing.T) {
 	}
 }
 
-// Members have left, the cluster was adopted anew, and one that had not left comes back, or still
-// runs. It knows of larger numbers. Nothing was lost: it must not stop the cluster.
-func TestAClusterAdoptedAnewIsNotLost(t *testing.T) {
-	for what, state := range map[string]DataState{"with its data": DataReady, "without": DataEmpty} {
-		r := newRig(t)
-		r.state.Noted = pgRecord().note()
-		n := Record{Seq: 1, Token: 9, SystemID: "s", Primary: id("a"), Timeline: 5, From: 200, Granted: 5,
-			Voters: []Identity{}, Acks: 1, Needed: 1, Durability: Quorum}.promoted("adopted")
-		r.o.Record, r.o.Server = &n, Server{Data: state}
-		r.newTerm(9, "a")
-		r.expect("", ok)
-		if p, why := r.Phase(); p != PhaseBroken || !strings.Contains(why, "adopted anew") || r.Stands(r.o) {
-			t.Errorf("%s: %s, %q", what, p, why)
+// The store has a record of another life of the cluster: it was adopted anew since, or this machine
+// was copied, or is run against another store. Nothing was lost, and this member must not stop the
+// others: it stops by itself, also where it knows of smaller numbers than the record has.
+func TestAnotherLifeIsNotLost(t *testing.T) {
+	for what, x := range map[string]struct {
+		noted, lives Lives
+		why          string
+	}{
+		"adopted anew":                         {"x", "x,y", "a is the primary now"},
+		"adopted anew, after a former version": {"", ",y", "a is the primary now"},
+		"adopted anew twice":                   {"x", "x,y,z", "a is the primary now"},
+		"another cluster":                      {"x", "y", "another cluster of this name"},
+		"the cluster of a former version":      {"x", "", "another cluster of this name"},
+	} {
+		for seq, data := range map[uint64]DataState{1: DataReady, 2: DataEmpty, 99: DataReady} {
+			r := newRig(t)
+			r.state.Noted = pgRecord().note()
+			r.state.Noted.Lives = x.noted
+			n := pgRecord() // the same numbers of timelines: they were given out twice
+			n.Seq, n.Token, n.Primary, n.Lives = seq, 9, Identity{"a", "9"}, x.lives
+			n = n.promoted("adopted")
+			r.o.Record, r.o.Server = &n, Server{Data: data}
+			r.newTerm(9, "a")
+			r.expect("", ok)
+			if p, why := r.Phase(); p != PhaseBroken || !strings.Contains(why, x.why) || r.Stands(r.o) {
+				t.Errorf("%s, record %d: %s, %q", what, seq, p, why)
+			}
+		}
+	}
+}
+
+// The store was set back to before the cluster was adopted anew: who belongs to the later life says
+// so, for members of the former one would act by that record.
+func TestAStoreFromBeforeAnAdoptionIsLost(t *testing.T) {
+	for noted, lives := range map[Lives]Lives{"x,y": "x", "w,x,y": "w,x", ",y": ""} {
+		s := State{Seq: 2, SystemID: "s", Noted: Noted{"s", "b", 35, 200, noted}}
+		r := pgRecord()
+		r.Seq, r.Lives = 99, lives
+		if s.Forgotten("b", &r) == nil {
+			t.Errorf("%q is believed by who has seen %q", lives, noted)
 		}
 	}
 }

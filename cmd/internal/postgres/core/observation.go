@@ -19,6 +19,9 @@ type State struct {
 	// They are consistent only with WAL of that primary; 0: they have been since; [copying]: a
 	// rewind was begun, and is not known to have succeeded.
 	Copied uint64 `json:"copied,string,omitempty"`
+	// Joins are the lives of the cluster that this member was adopted to join, after it was begun
+	// anew. Empty: it was adopted for no such. It counts until a record was seen.
+	Joins Lives `json:"joins,omitempty"`
 	// Directory tells the data directory from another one that stands in its place later. Empty: it
 	// is to be noted.
 	Directory string `json:"directory,omitempty"`

@@ -63,6 +63,11 @@ type Record struct {
 	Paused     *Pause     `json:"paused,omitempty"`
 	History    []Promoted `json:"history,omitempty"` // the last ones, oldest first
 	Lost       *Lost      `json:"lost,omitempty"`    // then nothing else counts
+	Lives      Lives      `json:"lives,omitempty"`
+	Born       Timeline   `json:"born,omitempty"` // the first timeline of this life; 0: of a former version
+	// Former is what the first primary of this life had noted of the one before. It is empty in a
+	// life that follows none.
+	Former Noted `json:"former,omitzero"`
 }
 
 // maxLineage is how many forks a record keeps. A member that is further behind is rewound.

@@ -163,6 +163,9 @@ func TestNothingIsLostInAnyOrder(t *testing.T) {
 			if s.large && os.Getenv("SEAL_SEARCH") != "large" {
 				t.Skip("SEAL_SEARCH=large")
 			}
+			if testing.Short() && s.members > 2 {
+				t.Skip("long: make verify VERIFY=race-program, or make seals")
+			}
 			f := s.search()
 			t.Logf("%d states, depth %d, %v", f.states, f.depth, f.took.Round(time.Millisecond))
 			if f.violated != "" {

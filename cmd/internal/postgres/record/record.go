@@ -35,8 +35,10 @@ type Record struct {
 	mu      sync.Mutex
 	version uint64 // of what was read or written last
 	seq     uint64 // its number; 0: there was none
-	token   uint64 // that key is of
-	key     string // of the claim that holds the election
+	// What stood in its place, nil: nothing. Whom that names may write over it, and nobody else.
+	mark  *core.Lost
+	token uint64 // that key is of
+	key   string // of the claim that holds the election
 }
 
 // New returns the record of the election of that name. It does no I/O.
@@ -56,7 +58,7 @@ func (r *Record) Read(ctx context.Context) (*core.Record, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if version >= r.version {
-		r.version, r.seq = version, 0
+		r.version, r.seq, r.mark = version, 0, lost
 		if rec != nil {
 			r.seq = rec.Seq
 		}
@@ -83,8 +85,9 @@ func (r *Record) kept(ctx context.Context) (rec *core.Record, version uint64, er
 }
 
 // Write writes the record if the one that was read last has the number before it, and while the
-// term with this token lives. [ErrConflict] says that nothing was written. After any other error it
-// may have been, or may yet be: then read it again.
+// term with this token lives. Where [core.Lost] was read in its place, only who was chosen there to
+// begin the cluster anew writes it. [ErrConflict] says that nothing was written. After any other
+// error it may have been, or may yet be: then read it again.
 func (r *Record) Write(ctx context.Context, rec core.Record, token uint64) error {
 	key, err := r.claimKey(ctx, token)
 	if err != nil {
@@ -95,9 +98,9 @@ func (r *Record) Write(ctx context.Context, rec core.Record, token uint64) error
 		return err
 	}
 	r.mu.Lock()
-	version, seq := r.version, r.seq
+	version, seq, mark := r.version, r.seq, r.mark
 	r.mu.Unlock()
-	if rec.Seq != seq+1 {
+	if rec.Seq != seq+1 || mark != nil && rec.Primary != mark.Anew {
 		return ErrConflict
 	}
 	next, ok, err := r.store.Keep(ctx, r.name, value, version, key, token)
@@ -112,7 +115,7 @@ func (r *Record) Write(ctx context.Context, rec core.Record, token uint64) error
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if next > r.version {
-		r.version, r.seq = next, rec.Seq
+		r.version, r.seq, r.mark = next, rec.Seq, nil
 	}
 	return nil
 }

@@ -138,6 +138,10 @@ func TestMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	told(r)
+	first := full() // such as one by initdb
+	if err := r.Write(ctx, first, places[0].Token); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a first record is written over a mark that names nobody: %v", err)
+	}
 
 	gone := record.New(s, "postgres/gone")
 	if _, ok, err := s.Keep(ctx, "postgres/gone", []byte("null"), 0, "", 0); !ok || err != nil {
@@ -145,5 +149,91 @@ func TestMark(t *testing.T) {
 	}
 	if err := gone.Mark(ctx, nil, l); !errors.Is(err, record.ErrConflict) {
 		t.Errorf("a cluster whose members have left is marked: %v", err)
+	}
+}
+
+// TestChoose: who was chosen writes the first record over what was found, and only over that; what
+// people had asked of the cluster before is void.
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	ctx, s, lease := granted(t)
+	const name = "postgres/orders"
+	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := record.New(s, name)
+	if _, err := r.Instruct(ctx, func(i *core.Instructions) error {
+		i.Paused = &core.Pause{By: "anna"}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	place := func() record.Place {
+		t.Helper()
+		p, err := r.Place(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	empty := place()
+	if empty.Record != nil || empty.Lost != nil || empty.Left {
+		t.Errorf("nothing is %+v", empty)
+	}
+	l := core.Lost{By: "pg1", Seen: 9, Anew: core.Identity{Name: "pg2", Incarnation: "b2"}}
+	if err := r.Choose(ctx, empty, l); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Choose(ctx, empty, l); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("chosen where nothing is, and something is: %v", err)
+	}
+	if i, err := r.Instructions(ctx); err != nil || i.Paused != nil {
+		t.Errorf("what was asked before is still asked: %+v, %v", i, err)
+	}
+	chosen := place()
+	if chosen.Record != nil || chosen.Lost == nil || *chosen.Lost != l {
+		t.Errorf("what was chosen is %+v", chosen)
+	}
+	var lost *core.Lost
+	if _, err := r.Read(ctx); !errors.As(err, &lost) || *lost != l {
+		t.Errorf("a member reads %v", err)
+	}
+	again := l
+	again.Anew.Name = "pg3" // somebody has chosen another one meanwhile
+	if err := r.Choose(ctx, chosen, again); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Write(ctx, full(), places[0].Token); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("who is chosen no more writes the record: %v", err)
+	}
+	if _, err := r.Read(ctx); !errors.As(err, &lost) || *lost != again {
+		t.Errorf("a member reads %v", err)
+	}
+	first := full()
+	for _, other := range []core.Identity{l.Anew, {Name: "pg3", Incarnation: "a1"}} {
+		first.Primary = other
+		if err := r.Write(ctx, first, places[0].Token); !errors.Is(err, record.ErrConflict) {
+			t.Errorf("%v, who is not chosen, writes over the choice of another: %v", other, err)
+		}
+	}
+	first.Primary = again.Anew
+	if err := r.Write(ctx, first, places[0].Token); err != nil {
+		t.Error(err)
+	}
+	if p := place(); p.Record == nil || p.Record.Seq != 1 {
+		t.Errorf("the record is %+v", p)
+	}
+	if _, err := r.Instruct(ctx, func(i *core.Instructions) error {
+		i.Paused = &core.Pause{By: "anna"}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Choose(ctx, chosen, l); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("chosen over a record: %v", err)
+	}
+	if i, err := r.Instructions(ctx); err != nil || i == nil || i.Paused == nil {
+		t.Errorf("a choice that was refused voids what was asked: %+v, %v", i, err)
 	}
 }

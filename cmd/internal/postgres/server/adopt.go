@@ -29,6 +29,21 @@ func Foreign(s *Server) (pid int, runs bool) {
 	return 0, false
 }
 
+// LastTimeline returns the last timeline of which the data directory of a stopped server has
+// anything.
+func LastTimeline(ctx context.Context, s *Server) (core.Timeline, error) {
+	c, err := s.Control(ctx)
+	if err != nil {
+		return 0, err
+	}
+	last := max(c.Checkpoint.Timeline, c.MinEnd.Timeline)
+	segments, _, err := (wal{s.directory}).newer(last)
+	for _, f := range segments {
+		last = max(last, f.Timeline)
+	}
+	return last, err
+}
+
 // Retire shuts down the server of another manager in the data directory. A primary writes a
 // checkpoint, and sends all WAL to the standbys that are connected. It returns when none is left.
 func Retire(ctx context.Context, s *Server) error {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 var lineNumber = regexp.MustCompile(`:\d+`)
@@ -29,6 +30,7 @@ func (n *node) overridden(want string) {
 // An ALTER SYSTEM is stronger than all that primacy writes; it is seen once it is in force, and
 // until it is so no more.
 func TestWhatIsSetPastPrimacyIsSeen(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	params := map[string]string{"shared_buffers": "16MB", "work_mem": "5MB", "DateStyle": "ISO",

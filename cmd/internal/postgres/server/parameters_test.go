@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 func (n *node) configure(parameters map[string]string) {
@@ -56,6 +57,7 @@ func TestConfigure(t *testing.T) {
 // TestASmallerMaxConnections stays as large as the primary's was: else PostgreSQL starts no
 // standby. It is told, and a restart does not help.
 func TestASmallerMaxConnections(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	n.configure(map[string]string{"max_connections": "150"})
@@ -68,6 +70,7 @@ func TestASmallerMaxConnections(t *testing.T) {
 
 // TestTry: what would keep a server from starting, or from loading any change, is found before.
 func TestTry(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	for _, test := range []struct {
@@ -90,6 +93,7 @@ func TestTry(t *testing.T) {
 // TestAStandbyWithLessThanItsPrimary replays nothing more, and says so; a restart gives it what it
 // needs.
 func TestAStandbyWithLessThanItsPrimary(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	p, s := newNode(t, "a"), newNode(t, "b")
 	p.configure(map[string]string{"max_connections": "120"})

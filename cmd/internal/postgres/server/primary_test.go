@@ -73,6 +73,7 @@ func TestAPromotionSkipsTimelines(t *testing.T) {
 
 // The placeholders of a promotion that did not come about would keep the server from starting.
 func TestPlaceholdersOfAFailedPromotionGo(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a := newNode(t, "a")
 	a.up()
@@ -108,6 +109,7 @@ func TestPlaceholdersOfAFailedPromotionGo(t *testing.T) {
 }
 
 func TestAPromotionThatCannotBeIsRefused(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a := newNode(t, "a")
 	a.up()
@@ -166,6 +168,7 @@ func TestWhereAStoppedPrimaryEnds(t *testing.T) {
 
 // A flush of WAL waits for no standby, and for the disk.
 func TestAFlushWaitsForNoStandby(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a := newNode(t, "a").up()
 	if _, err := a.Flush(t.Context()); err == nil {
@@ -190,6 +193,7 @@ func TestAFlushWaitsForNoStandby(t *testing.T) {
 // Backups, and standbys that connect again and again, may take all walsenders of a primary. It is
 // none the worse for that.
 func TestAPrimaryWithoutAWalsenderLeftSaysWhereItIs(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	n.cfg.Parameters["max_wal_senders"] = "12"
@@ -211,6 +215,7 @@ func TestAPrimaryWithoutAWalsenderLeftSaysWhereItIs(t *testing.T) {
 }
 
 func TestSlots(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	for _, n := range []*node{a, b} {

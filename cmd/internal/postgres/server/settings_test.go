@@ -15,6 +15,7 @@ import (
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/cmd/internal/procfs"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // slowAlterSystem begins an ALTER SYSTEM of work_mem that has read the file of such settings. When
@@ -126,6 +127,7 @@ func (n *node) waitsForAlterSystem(f func(context.Context) error) {
 
 // ALTER SYSTEM of another setting writes what it read before a standby was dropped.
 func TestAlterSystemBringsNoFormerVotersBack(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, _ := pair(t)
 	c := newNode(t, "c").up().follow(a)
@@ -139,6 +141,7 @@ func TestAlterSystemBringsNoFormerVotersBack(t *testing.T) {
 
 // The same on a standby that is sealed meanwhile.
 func TestAlterSystemUnsealsNobody(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	b.waitsForAlterSystem(b.Seal)
@@ -151,6 +154,7 @@ func TestAlterSystemUnsealsNobody(t *testing.T) {
 // An ALTER SYSTEM that never ends takes one of the server's connections, however often it is tried
 // to change the voters.
 func TestAlterSystemThatHangsTakesOneConnection(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, _ := pair(t)
 	finish := a.slowAlterSystem()
@@ -171,6 +175,7 @@ func TestAlterSystemThatHangsTakesOneConnection(t *testing.T) {
 
 // On a full disk the server refuses it, and logs each try there.
 func TestAlterSystemThatIsRefusedIsNotRepeatedAllTheTime(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, _ := pair(t)
 	blocked := filepath.Join(a.cfg.Data, "postgresql.auto.conf.tmp")
@@ -196,6 +201,7 @@ func TestAlterSystemThatIsRefusedIsNotRepeatedAllTheTime(t *testing.T) {
 
 // Who sets one of our settings by ALTER SYSTEM does so until the next change of it, or start.
 func TestAlterSystemOfOurSettingsIsTakenBack(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	a.sql("ALTER SYSTEM SET synchronous_standby_names = ''")
@@ -211,6 +217,7 @@ func TestAlterSystemOfOurSettingsIsTakenBack(t *testing.T) {
 
 // A server that was detached has its settings where ALTER SYSTEM changes them.
 func TestADetachedServerIsAnybodys(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	for _, n := range []*node{a, b} {
@@ -272,6 +279,7 @@ func (n *node) outcome(text string) (got string) {
 
 // Configuration management puts a postgresql.conf of its own in place of the one that is there.
 func TestAnotherMainFileChangesNoVoters(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	must(t, "seal", b.Seal)
@@ -306,6 +314,7 @@ func TestAnotherMainFileChangesNoVoters(t *testing.T) {
 // systemd does that at each boot where it may: a former primary, and a standby that is promoted
 // afterwards, acknowledge nothing.
 func TestAStartWithAnotherMainFileAcknowledgesNothing(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	for _, n := range []*node{a, b} {

@@ -66,6 +66,7 @@ func TestASealedStandbyAcknowledgesNothing(t *testing.T) {
 
 // A startup process that is frozen has not read the setting: it may start a walreceiver yet.
 func TestASealNeedsTheStartupProcess(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	pid := b.process("startup")
@@ -92,6 +93,7 @@ func TestASealNeedsTheStartupProcess(t *testing.T) {
 // no walreceiver. If it is frozen there, it has not read the new setting, and yet it will before it
 // starts one.
 func TestAStandbyThatLostItsPrimaryIsSealed(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	must(t, "stop", func(ctx context.Context) error { return a.Stop(ctx, server.Quit) })
@@ -124,6 +126,7 @@ func TestAStandbyThatLostItsPrimaryIsSealed(t *testing.T) {
 // A postmaster that is frozen has told nobody of the new setting. The startup process has it
 // nevertheless, so it asks for no walreceiver, however often it tries.
 func TestASealNeedsNoPostmaster(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := newNode(t, "a"), newNode(t, "b")
 	b.cfg.Parameters["wal_retrieve_retry_interval"] = "500ms"
@@ -158,6 +161,7 @@ func TestASealNeedsNoPostmaster(t *testing.T) {
 
 // A walreceiver that waits for a timeline which it cannot follow stays, and keeps its connection.
 func TestASealEndsAWalreceiverThatWaits(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	c := newNode(t, "c").up().follow(a)
@@ -204,6 +208,7 @@ func alive(pid int) error {
 // A query that reads what the startup process wants to remove holds it up, for ever if a person
 // wants that.
 func TestASealEndsQueriesThatHoldItUp(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := newNode(t, "a"), newNode(t, "b")
 	b.cfg.Parameters["max_standby_streaming_delay"] = "-1"
@@ -248,6 +253,7 @@ func TestASealEndsQueriesThatHoldItUp(t *testing.T) {
 }
 
 func TestASealNeedsFilesThatCanBeRead(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	_, b := pair(t)
 	write(t, b.cfg.Data+"/postgresql.conf", "\nthis is no setting\n")
@@ -256,6 +262,7 @@ func TestASealNeedsFilesThatCanBeRead(t *testing.T) {
 }
 
 func TestAPrimaryIsNotSealed(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a := newNode(t, "a").up().promote(2)
 	if err := a.Seal(t.Context()); !errors.Is(err, server.ErrPrimary) {
@@ -269,6 +276,7 @@ func TestAPrimaryIsNotSealed(t *testing.T) {
 // A standby that was killed with much unreplayed WAL, and was just started, takes SQL long before
 // it has read all that it has acknowledged.
 func TestAPositionIsCompleteOnlyWhenAllIsRead(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	b.sql("SELECT pg_wal_replay_pause()")
@@ -313,6 +321,7 @@ func (n *node) complete() (x server.Standing) {
 // Half a record counts before a crash, as received, and not after it. What was replayed is there
 // always: so that is what a member remembers, to notice that its WAL has become shorter.
 func TestWhatWasReplayedIsThereAfterACrash(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	for try := core.Timeline(1); ; try++ {
@@ -352,6 +361,7 @@ func TestWhatWasReplayedIsThereAfterACrash(t *testing.T) {
 
 // Whoever freezes the replay sees the wrong position for as long as he likes.
 func TestAnIncompletePositionSaysSo(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	b.sql("SELECT pg_wal_replay_pause()")
@@ -374,6 +384,7 @@ func TestAnIncompletePositionSaysSo(t *testing.T) {
 }
 
 func TestTheNameOfAnUpstreamIsChecked(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	for _, u := range []server.Upstream{
@@ -389,6 +400,7 @@ func TestTheNameOfAnUpstreamIsChecked(t *testing.T) {
 
 // A standby that cannot serve yet gets its address by the file.
 func TestAStandbyThatTakesNoSQLFollows(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	a.sql("SET synchronous_commit = local; INSERT INTO kept SELECT generate_series(1, 1000); CHECKPOINT")

@@ -16,11 +16,13 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 // A server that somebody else has started, as a primary even, is ended first; and one whose
 // postmaster was killed and left its backends.
 func TestAStartEndsWhatRunsInTheDirectory(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	cmd := exec.Command(filepath.Join(n.cfg.Bin, "postgres"), "-D", n.cfg.Data, "-p", n.port, "-k", n.dir)
@@ -119,6 +121,7 @@ func TestAGuardedServerEndsByItsDeadline(t *testing.T) {
 
 // The number in an old postmaster.pid may be that of any program by now.
 func TestAStrangersProcessIsLeftAlone(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	stranger := exec.Command("sleep", "60")
@@ -143,6 +146,7 @@ func TestAStrangersProcessIsLeftAlone(t *testing.T) {
 
 // A postmaster that was started a moment ago would die of a reload.
 func TestAReloadRightAfterAStart(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	must(t, "start", n.Start)
@@ -156,6 +160,7 @@ func TestAReloadRightAfterAStart(t *testing.T) {
 }
 
 func TestSettingsOfAPersonAreKept(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	n := newNode(t, "a")
 	n.cfg.Parameters = map[string]string{

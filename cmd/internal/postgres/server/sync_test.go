@@ -13,6 +13,7 @@ import (
 
 // A walsender that is frozen keeps the SSN that it has loaded, and would release commits by it.
 func TestProofThatWalsendersHaveLoadedTheSSN(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	c := newNode(t, "c").up().follow(a)
@@ -81,6 +82,7 @@ func TestProofThatWalsendersHaveLoadedTheSSN(t *testing.T) {
 // When commits are to wait again, they do not before the checkpointer has read the settings,
 // whatever everybody else shows.
 func TestCommitsWaitAgainOnlyWhenOneWasSeenToWait(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	must(t, "seal", b.Seal)

@@ -12,6 +12,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/walfile"
+	"github.com/primacy-go/primacy/internal/servertest"
 )
 
 const segment = 16 << 20
@@ -90,6 +91,7 @@ func (n *node) has(rows string) {
 
 // PostgreSQL itself panics in this promotion, for it reads its last record again, in that part.
 func TestAPartOfANewerTimelineKeepsNobodyFromAPromotion(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	b, had, _ := half(t)
 	b.promote(5)
@@ -101,6 +103,7 @@ func TestAPartOfANewerTimelineKeepsNobodyFromAPromotion(t *testing.T) {
 
 // PostgreSQL itself would find the WAL end where that part ends, after a restart.
 func TestAPartOfANewerTimelineHidesNothingAfterARestart(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	b, had, part := half(t)
 	b.again(had)
@@ -114,6 +117,7 @@ func TestAPartOfANewerTimelineHidesNothingAfterARestart(t *testing.T) {
 // It was to follow timeline 3 and lacks the end of timeline 2: promoted as it is, it would name
 // timeline 3 as its former one, and nobody could follow it.
 func TestWhoWasToFollowANewerTimelineIsStartedAnew(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	b, had, _ := half(t)
 	b.put(b.history(3), fmt.Appendf(nil, "1\t0/1500780\tx\n2\t%v\tx\n", had.LSN+8))
@@ -149,6 +153,7 @@ func TestPartsOfZeros(t *testing.T) {
 
 // It has more of the newer timeline's file than of the former timeline's, and less than that had.
 func TestALongerPartTakesThePlaceOfTheFormerFile(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	b, had, part := half(t)
 	shorter := b.read(b.segmentFile(2, had.LSN))
@@ -168,6 +173,7 @@ func TestALongerPartTakesThePlaceOfTheFormerFile(t *testing.T) {
 // PostgreSQL makes the first file of a timeline before its history. Killed in between, it would
 // take the placeholders for timelines, and wait for WAL of them for ever.
 func TestAPromotionThatWasKilledKeepsNoServerFromStarting(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	b, had, part := half(t)
 	for _, path := range []string{part, b.history(3)} {
@@ -187,6 +193,7 @@ func TestAPromotionThatWasKilledKeepsNoServerFromStarting(t *testing.T) {
 // The last record of the former timeline begins in the segment before that in which the newer one
 // begins, so that no record begins in the part.
 func TestARecordThatCrossesIntoThePart(t *testing.T) {
+	servertest.Long(t, "race-program")
 	t.Parallel()
 	a, b := pair(t)
 	c := newNode(t, "c")

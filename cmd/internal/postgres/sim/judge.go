@@ -143,7 +143,7 @@ func (j *judge) given(c ack, b uint64) bool {
 
 // recorded takes a write of the record.
 func (j *judge) recorded(c *claim, old, r *core.Record) {
-	if j.lost() {
+	if j.lost() && !j.anew(c) {
 		j.violate("term %d writes a record into a store that was lost", c.token)
 	}
 	if r.Token != c.token {
@@ -153,12 +153,7 @@ func (j *judge) recorded(c *claim, old, r *core.Record) {
 		j.violate("the primary %v is among the voters %v", r.Primary, r.Voters)
 	}
 	if old == nil {
-		i := slices.IndexFunc(j.first, func(p promotion) bool { return p.token == c.key })
-		if i < 0 {
-			j.violate("the first record comes before the promotion")
-			return
-		}
-		j.promotions = append(j.promotions, j.first[i])
+		j.begun(c)
 	} else {
 		if r.Granted < old.Granted || r.Token < old.Token {
 			j.violate("record %d takes back: granted %d after %d, token %d after %d", r.Seq, r.Granted, old.Granted,
@@ -190,6 +185,23 @@ func (j *judge) recorded(c *claim, old, r *core.Record) {
 		if n.srv != nil {
 			j.check(n.srv, r)
 		}
+	}
+}
+
+// anew says whether c is of the member that a person has chosen to begin the cluster anew.
+func (j *judge) anew(c *claim) bool {
+	return j.w.store.lost != nil && j.w.store.lost.Anew == c.a.n.identity()
+}
+
+// begun takes the first record of a cluster. Of one that is born the promotion comes before it.
+func (j *judge) begun(c *claim) {
+	i := slices.IndexFunc(j.first, func(p promotion) bool { return p.token == c.key })
+	switch {
+	case j.anew(c):
+	case i < 0:
+		j.violate("the first record comes before the promotion")
+	default:
+		j.promotions = append(j.promotions, j.first[i])
 	}
 }
 
@@ -325,7 +337,10 @@ func (j *judge) voters(r *core.Record, p *node) string {
 
 // look ends the run once all is well.
 func (j *judge) look() {
-	if j.well() == "" {
+	switch why := j.well(); {
+	case why == "" && j.lost():
+		j.w.beginAnew()
+	case why == "":
 		j.done = true
 		j.w.Stats.Recovered = j.w.now - j.w.plan.quiet
 		return

@@ -40,7 +40,8 @@ func TestSeeds(t *testing.T) {
 		"clones":  total.Clones, "late writes": total.Late, "backups put back": total.Restored, "pauses": total.Pauses,
 		"new terms during a pause": total.Renewed, "restarts and reinits": total.Tasks,
 		"configurations": total.Shared, "changes of durability": total.Durability,
-		"restarts for a larger max_connections": total.Short, "stores lost": total.Lost} {
+		"restarts for a larger max_connections": total.Short, "stores lost": total.Lost,
+		"clusters begun anew": total.Anew} {
 		if n < int(seeds)/30 {
 			t.Errorf("only %d %s in %d seeds: the world is too quiet", n, what, seeds)
 		}

@@ -206,7 +206,7 @@ func (s *store) write(c *claim, r core.Record) outcome {
 		r.Token, r.Primary, r.Timeline, r.From, r.Voters, r.Acks, r.Needed, r.Durability, r.Stopped)
 	s.w.judge.recorded(c, s.record, &r)
 	s.renewed(c, &r)
-	s.record, s.key = &r, c.key
+	s.record, s.lost, s.key = &r, nil, c.key
 	s.was = append(s.was, kept{&r, c.key, s.tokens})
 	for _, n := range s.w.nodes {
 		if a := n.agent; a != nil {

@@ -42,6 +42,7 @@ type Stats struct {
 	Pauses, Renewed, Tasks                                 int
 	Shared, Durability, Forgiven, Short                    int
 	Lost                                                   int           // the store, or what came after a backup of it
+	Anew                                                   int           // clusters that a person began anew then
 	Hopeless                                               int           // runs that destroyed too much
 	Recovered                                              time.Duration // from the last fault until all was well
 }
@@ -71,6 +72,7 @@ func (s *Stats) Add(o Stats) {
 	s.Forgiven += o.Forgiven
 	s.Short += o.Short
 	s.Lost += o.Lost
+	s.Anew += o.Anew
 	s.Hopeless += o.Hopeless
 	s.Recovered = max(s.Recovered, o.Recovered)
 }
@@ -217,9 +219,9 @@ func (s Stats) String() string {
 	return fmt.Sprintf("%d commits, %d acknowledged, %d terms, %d promotions, %d faults; q fell %d times, "+
 		"alone %d, clean stops %d, rewinds %d, clones %d, transfers %d, late writes %d, put back from backups %d, "+
 		"pauses %d with %d new terms, tasks %d; configurations %d, another durability %d times, by which %d lost "+
-		"commits were no promise; standbys that had to be restarted %d; stores lost %d; hopeless %d; "+
-		"well after at most %v; %d steps, %d events",
+		"commits were no promise; standbys that had to be restarted %d; stores lost %d, and begun anew %d; "+
+		"hopeless %d; well after at most %v; %d steps, %d events",
 		s.Commits, s.Acked, s.Terms, s.Promoted, s.Faults, s.Settled, s.Alone, s.Clean, s.Rewinds, s.Clones, s.Hands,
 		s.Late, s.Restored, s.Pauses, s.Renewed, s.Tasks, s.Shared, s.Durability, s.Forgiven, s.Short,
-		s.Lost, s.Hopeless, s.Recovered.Round(time.Millisecond), s.Steps, s.Events)
+		s.Lost, s.Anew, s.Hopeless, s.Recovered.Round(time.Millisecond), s.Steps, s.Events)
 }
