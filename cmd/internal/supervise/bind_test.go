@@ -238,7 +238,7 @@ func TestBindUnconfirmed(t *testing.T) {
 			f.unconfirmed(t, "bind "+ttl.String())
 			deadline := f.deadline
 			if thaw {
-				send(t, unix.SIGCONT, f.guardian)
+				sendUnlessEnded(t, unix.SIGCONT, f.guardian)
 			}
 			for stamping(t, f.file) && boottime.Now() < deadline+100*time.Millisecond {
 				f.tell(t, "extend 10s")
@@ -261,7 +261,7 @@ func TestUnbindUnconfirmed(t *testing.T) {
 			f.unconfirmed(t, "unbind")
 			deadline := f.deadline
 			if thaw {
-				send(t, unix.SIGCONT, f.guardian)
+				sendUnlessEnded(t, unix.SIGCONT, f.guardian)
 			}
 			f.do(t, "extend 1h")
 			wantDeadBy(t, f.file, deadline)

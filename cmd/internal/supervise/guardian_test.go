@@ -4,6 +4,7 @@ package supervise
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -177,6 +178,17 @@ func send(t *testing.T, sig unix.Signal, pids ...int) {
 	}
 }
 
+// sendUnlessEnded is send to processes that the supervisor, or the guardian, may have ended by now:
+// whoever loses one of the others ends them at once.
+func sendUnlessEnded(t *testing.T, sig unix.Signal, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := unix.Kill(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatalf("signal %v to %d: %v", sig, pid, err)
+		}
+	}
+}
+
 // awaitFrozen returns when no thread of these processes runs.
 func awaitFrozen(t *testing.T, pids ...int) {
 	t.Helper()
@@ -280,7 +292,7 @@ func TestTwoKilledOrFrozen(t *testing.T) {
 					f := newFamily(t, ttl)
 					pids := map[string]int{"supervisor": f.supervisor, "guardian": f.guardian, "command": f.command}
 					send(t, firstSignal, pids[who[0]])
-					send(t, secondSignal, pids[who[1]])
+					sendUnlessEnded(t, secondSignal, pids[who[1]])
 					wantDeadBy(t, f.file, f.deadline)
 				})
 			}

@@ -185,7 +185,7 @@ func TestSupervisorAndGuardianIsolated(t *testing.T) {
 			t.Parallel()
 			f := newIsolatedFamily(t, ttl)
 			send(t, pair[0], f.supervisor)
-			send(t, pair[1], f.guardian)
+			sendUnlessEnded(t, pair[1], f.guardian)
 			wantDeadBy(t, f.file, f.deadline)
 		})
 	}
