@@ -16,7 +16,7 @@ import (
 const JitterFactor = orig.JitterFactor
 
 // LeaderElectionConfig says what to stand for, and how.
-type LeaderElectionConfig struct {
+type LeaderElectionConfig struct { //nolint:revive // client-go's name
 	// Lock is the Lease, and who stands: see [rl.LeaseLock]. A lock of another kind is polled.
 	Lock rl.Interface
 
@@ -68,7 +68,7 @@ func (c LeaderElectionConfig) validate() error {
 	case c.Lock == nil:
 		return errors.New("Lock must not be nil.") //nolint:staticcheck // client-go's words
 	case c.Lock.Identity() == "":
-		return errors.New("Lock identity is empty") //nolint:staticcheck // client-go's words
+		return errors.New("Lock identity is empty")
 	case c.Coordinated:
 		return errors.New("coordinated election is not supported: there the API server chooses the leader")
 	case !boottime.Reliable:

@@ -6,11 +6,11 @@ import (
 	orig "k8s.io/client-go/tools/leaderelection"
 )
 
-// LeaderMetric and MetricsProvider are client-go's.
-type (
-	LeaderMetric    = orig.LeaderMetric
-	MetricsProvider = orig.MetricsProvider
-)
+// LeaderMetric is client-go's.
+type LeaderMetric = orig.LeaderMetric
+
+// MetricsProvider is client-go's.
+type MetricsProvider = orig.MetricsProvider
 
 // SetProvider has electors that are made from now on report to metrics of mp. Only the first call
 // has an effect. It is apart from client-go's own provider.

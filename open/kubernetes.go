@@ -9,8 +9,8 @@ import (
 
 const kubernetesScheme = "k8s"
 
-// Kubeconfig, if set, reads how a kubeconfig reaches its cluster: that file, or with "" those of
-// $KUBECONFIG or ~/.kube/config, and that context, or with "" the current one. The program sets it.
+// Kubeconfig reads how a kubeconfig reaches its cluster: that file, or with "" those of $KUBECONFIG
+// or ~/.kube/config, and that context, or with "" the current one. The program sets it.
 // It is YAML, which this module does not parse. Whoever has client-go hands its client to
 // [k8sstore.New]. Set it before the first [Open].
 var Kubeconfig func(file, context string) (k8sstore.Config, error)

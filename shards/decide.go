@@ -37,7 +37,6 @@ type decider struct {
 	o     Options
 	epoch primacy.Token
 
-	seq       uint64
 	begun     bool // a shard was seen to have an owner, or the time to gather is over
 	members   []memberSign
 	changed   time.Duration // when the members have changed last

@@ -244,7 +244,8 @@ func TestTheLostStorePageHolds(t *testing.T) {
 	best = c.most(c.look, slices.Sorted(maps.Keys(c.members))...)
 	for name := range c.members {
 		if name == former && name != best {
-			c.typed(name, c.begin[:strings.Index(c.begin, "\n")]) // a person has chosen wrongly, and sees it
+			first, _, _ := strings.Cut(c.begin, "\n")
+			c.typed(name, first) // a person has chosen wrongly, and sees it
 		}
 	}
 	c.typed(best, c.begin)

@@ -291,7 +291,7 @@ func (v *apiServer) carryOut(m msg, op func() reply, respond func(reply)) {
 	case w.rng.chance(15_000): // 429: nothing was done
 		respond(reply{busy: true})
 		return
-	case w.rng.chance(15_000): // 503 of a proxy, which may have sent it on
+	case w.rng.chance(15_000): //nolint:gocritic // drawn anew: 503 of a proxy, which may have sent it on
 		respond(reply{busy: true, unsure: true})
 		if w.rng.intn(2) == 0 {
 			w.after(w.rng.span(0, w.plan.TTL), nil, func() { op() })

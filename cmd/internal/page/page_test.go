@@ -426,7 +426,8 @@ func TestTheStoreIsExaminedOnce(t *testing.T) {
 	}}
 	within(t, o, func(s *site) {
 		first := s.wants(s.get("/ui/store"), 200, "Not examined yet")
-		form := url.Values{"seal": {value.FindStringSubmatch(first.text[strings.Index(first.text, `name="seal"`):])[1]}}
+		_, after, _ := strings.Cut(first.text, `name="seal"`)
+		form := url.Values{"seal": {value.FindStringSubmatch(after)[1]}}
 		s.wants(s.ask("POST", "/ui/store/examine", url.Values{"seal": {"x"}}), 403)
 		s.wants(s.get("/ui/store/examine"), 405)
 		for range 3 {

@@ -37,10 +37,10 @@ func Ranges(all []int) string {
 		for j+1 < len(all) && all[j+1] == all[j]+1 {
 			j++
 		}
-		switch {
-		case j == i:
+		switch j - i {
+		case 0:
 			parts = append(parts, strconv.Itoa(all[i]))
-		case j == i+1:
+		case 1:
 			parts = append(parts, strconv.Itoa(all[i]), strconv.Itoa(all[j]))
 		default:
 			parts = append(parts, fmt.Sprintf("%d-%d", all[i], all[j]))

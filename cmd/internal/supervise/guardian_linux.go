@@ -324,7 +324,7 @@ func (g *guardian) start(c startOrder) {
 // command's, the report would be that the command is not executable.)
 func whyNot(err error) failReport {
 	f := failReport{Text: err.Error(), Isolate: errors.Is(err, errEnter)}
-	f.Errno, _ = err.(syscall.Errno)
+	f.Errno, _ = err.(syscall.Errno) //nolint:errorlint // the bare one, see above
 	return f
 }
 
