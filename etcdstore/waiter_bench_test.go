@@ -30,7 +30,7 @@ func ourTurns(b *testing.B, endpoint string, name string) turnTaker {
 	b.Cleanup(cancel)
 	go func() { // as a session does
 		for stop.Err() == nil {
-			_, _ = l.News(stop)
+			_, _ = drivertest.News(stop, l)
 		}
 	}()
 	var ids atomic.Int64
