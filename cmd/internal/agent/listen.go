@@ -99,7 +99,11 @@ func lockSocket(path string) (func(), error) {
 		_ = f.Close()
 		return nil, fmt.Errorf("another 'primacy serve' runs on %s; give this one another --socket", path)
 	}
-	return func() { _ = f.Close() }, nil
+	return func() {
+		// Closing alone does not unlock while a child between fork and exec has it open too.
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+		_ = f.Close()
+	}, nil
 }
 
 func listenFresh(path string, mode os.FileMode) (net.Listener, error) {

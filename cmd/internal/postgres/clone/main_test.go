@@ -70,11 +70,21 @@ func newNode(t *testing.T) *node {
 
 func (n *node) open(cfg Config) {
 	n.t.Helper()
-	d, err := Open(cfg)
+	d, err := reopen(cfg)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	n.Dir = d
+}
+
+// reopen is Open after a Close in this process: a child that another test is starting has the lock
+// open, too, until it executes its program.
+func reopen(cfg Config) (*Dir, error) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if d, err := Open(cfg); !errors.Is(err, ErrHeld) || time.Now().After(end) {
+			return d, err
+		}
+	}
 }
 
 // made is a database system that all tests share.

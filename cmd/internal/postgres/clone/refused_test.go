@@ -307,7 +307,7 @@ func TestBadConfigurations(t *testing.T) {
 		check(t, os.Chmod(cfg.Replication.Passfile, 0o600))
 		change(&cfg)
 		check(t, n.Close())
-		d, err := Open(cfg)
+		d, err := reopen(cfg)
 		if err == nil {
 			_, err = d.Initdb(t.Context())
 			d.Close()
