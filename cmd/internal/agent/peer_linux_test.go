@@ -83,3 +83,34 @@ func TestAnEndThatIsClosedIsNobodys(t *testing.T) {
 		}
 	}
 }
+
+// A child that is being started has all that is open here open too, until it executes its program.
+// It does not keep the lock of a socket that was closed.
+func TestAChildThatIsBeingStartedKeepsNoSocket(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "d", "s")
+	one, err := ListenUnix(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds, _ := filepath.Glob("/proc/self/fd/*")
+	child := -1
+	for _, fd := range fds {
+		if to, _ := os.Readlink(fd); to == path+".lock" {
+			n, _ := strconv.Atoi(filepath.Base(fd))
+			if child, err = syscall.Dup(n); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if child == -1 {
+		t.Fatal("the lock is not open")
+	}
+	defer syscall.Close(child)
+	one.Close()
+	two, err := ListenUnix(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two.Close()
+}
