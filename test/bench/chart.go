@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The picture: a bar for each line with a ratio, on a logarithmic scale, with the goal as a mark.
-// It is drawn for light and dark pages.
+// The picture: a bar for each line with a ratio to the peer, on a logarithmic scale, with marks for
+// the goal and for what the floor would reach. It is drawn for light and dark pages.
 
 const (
 	chartWidth = 860
@@ -27,11 +27,12 @@ const chartStyle = `
   .one { stroke: #59636e; stroke-width: 1.5; }
   .bar { fill: #1f7a5c; }
   .slower { fill: #b35900; }
-  .goal { stroke: #24292f; stroke-width: 2.5; }
+  .goal, .floor { stroke: #24292f; stroke-width: 2.5; }
+  .floor { stroke-dasharray: 4 3; }
   .spread { stroke: #24292f; stroke-width: 1; opacity: .55; }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3; } .dim { fill: #9198a1; } .grid { stroke: #30363d; } .one { stroke: #9198a1; }
-    .bar { fill: #3fb389; } .slower { fill: #e09a4f; } .goal, .spread { stroke: #e6edf3; }
+    .bar { fill: #3fb389; } .slower { fill: #e09a4f; } .goal, .floor, .spread { stroke: #e6edf3; }
   }
 `
 
@@ -43,11 +44,20 @@ func (s scale) x(ratio float64) float64 {
 	return chartLeft + part*(chartWidth-chartLeft-chartRight)
 }
 
-// scaleOf returns the whole powers of ten around all bars and goals, and 1.
+// marks are the ratios to the peer that are marked at a line's bar; 0: none.
+func (r Result) marks() (goal, floor float64) {
+	if r.FloorPeer != nil {
+		floor = r.FloorPeer.Median
+	}
+	return r.Want, floor
+}
+
+// scaleOf returns the whole powers of ten around all bars and marks, and 1.
 func scaleOf(results []Result) scale {
 	low, high := 0.0, 1.0
 	for _, r := range results {
-		for _, v := range []float64{r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, r.Want} {
+		goal, floor := r.marks()
+		for _, v := range []float64{r.Ratio.Median, r.Ratio.Min, r.Ratio.Max, goal, floor} {
 			if v > 0 {
 				low, high = min(low, math.Floor(math.Log10(v))), max(high, math.Ceil(math.Log10(v)))
 			}
@@ -71,7 +81,8 @@ func drawing(r *Report) string {
 		chartWidth, bottom+46, chartWidth, bottom+46, html.EscapeString("How many times better Primacy does than "+r.Peer))
 	fmt.Fprintf(&b, "<style>%s</style>\n", chartStyle)
 	text(&b, 12, 24, "title", "", "Primacy beside "+r.Peer+": how many times better")
-	text(&b, 12, 43, "dim", "", fmt.Sprintf("%s, medians of %d runs in turns; thin line: smallest to largest; mark: our goal", r.where(), r.Reps))
+	text(&b, 12, 43, "dim", "", fmt.Sprintf("%s, medians of %d runs in turns; thin line: smallest to largest; "+
+		"mark: our goal; dashed: the floor, the least that it takes", r.where(), r.Reps))
 	grid(&b, s, bottom)
 	for i, res := range shown {
 		bar(&b, s, res, float64(chartTop+i*barStep))
@@ -122,12 +133,15 @@ func bar(b *strings.Builder, s scale, r Result, y float64) {
 	text(b, chartLeft-10, y+barHeight-3, "", "end", r.Chart)
 	fmt.Fprintf(b, `<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%d" rx="2"/>`+"\n", class, from, y, max(1, to-from), barHeight)
 	line(b, "spread", s.x(r.Ratio.Min), y+barHeight/2, s.x(r.Ratio.Max), y+barHeight/2)
-	if r.Want > 0 {
-		line(b, "goal", s.x(r.Want), y-3, s.x(r.Want), y+barHeight+3)
-	}
 	right := max(to, s.x(r.Ratio.Max))
-	if r.Want > 0 {
-		right = max(right, s.x(r.Want))
+	goal, floor := r.marks()
+	if goal > 0 {
+		line(b, "goal", s.x(goal), y-3, s.x(goal), y+barHeight+3)
+		right = max(right, s.x(goal))
+	}
+	if floor > 0 {
+		line(b, "floor", s.x(floor), y-3, s.x(floor), y+barHeight+3)
+		right = max(right, s.x(floor))
 	}
 	text(b, right+7, y+barHeight-3, "", "", number(r.Ratio.Median)+"x")
 }

@@ -13,6 +13,10 @@ type Contender struct {
 	Name  string
 	Store string // contenders are compared on the same store
 	Ours  bool
+	// Floor says that it is no library but the least that the store itself takes: bare requests and
+	// pushes on open connections, without repeats, renewals or any safety, and with an order only
+	// where a row is about a line.
+	Floor bool
 	// Local says that goroutines of one process share a session's lock. Otherwise each has a
 	// session of its own on the process's connection, for two goroutines would hold at once.
 	Local bool
@@ -81,7 +85,7 @@ func byName(store, peers string) ([]*Contender, error) {
 	}
 	for _, name := range strings.Split(peers, ",") {
 		c := find(strings.TrimSpace(name))
-		if c == nil || c.Ours || c.Store != store {
+		if c == nil || c.Ours || c.Floor || c.Store != store {
 			return nil, fmt.Errorf("-peer %q: known on %s are %s", name, store, strings.Join(peerNames(store), ", "))
 		}
 		list = append(list, c)
@@ -108,11 +112,21 @@ func oursFor(peer *Contender) *Contender {
 	return nil
 }
 
+// floorOf returns the store's floor, nil if nothing is measured there.
+func floorOf(store string) *Contender {
+	for _, c := range contenders {
+		if c.Floor && c.Store == store {
+			return c
+		}
+	}
+	return nil
+}
+
 // peerNames returns the names of all peers on a store.
 func peerNames(store string) []string {
 	var names []string
 	for _, c := range contenders {
-		if !c.Ours && c.Store == store {
+		if !c.Ours && !c.Floor && c.Store == store {
 			names = append(names, c.Name)
 		}
 	}

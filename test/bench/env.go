@@ -23,7 +23,6 @@ type Env struct {
 	Members int
 	Reps    int
 	Sizes   []int
-	Slow    bool
 	Verbose bool
 	options etcdtest.Options
 	box     *box
@@ -142,7 +141,7 @@ func start(o EnvOptions) (e *Env, err error) {
 		}
 	}()
 	defer catch(&err)
-	e = &Env{Members: o.Members, Reps: o.Reps, Sizes: o.Sizes, Slow: o.Slow, Verbose: o.Verbose, box: b}
+	e = &Env{Members: o.Members, Reps: o.Reps, Sizes: o.Sizes, Verbose: o.Verbose, box: b}
 	k := stores[o.Store]
 	e.Kind = k.kind
 	e.servers, err = k.start(e, o)

@@ -8,9 +8,9 @@ var noWorse = Goal{Text: "p99 no worse"}
 func lockBenches() []*Bench {
 	remote, mixed, local := crowd(8, 1, 0), crowd(4, 8, 16), crowd(1, 8, 64)
 	return []*Bench{
-		{Name: "one lock, 8 processes", Run: remote.run, Lines: []Line{
-			{Row: 10, Key: "rate", What: "one lock, 8 processes × 1: hand-overs", Unit: Rate, Higher: true, Chart: "contended lock, 8 processes",
-				Goal: Goal{Ratio: 10}, Goal3: &Goal{Ratio: 7}},
+		{Name: "one lock, 8 processes", Run: remote.run, Floor: remote.run, Lines: []Line{
+			{Row: 10, Key: "rate", What: "one lock, 8 processes × 1: hand-overs", Unit: Rate, Higher: true,
+				Chart: "contended lock, 8 processes", Goal: Goal{Floor: 0.97}},
 			{Row: 10, Key: "wait", What: "… one waits for it", Unit: Seconds, Goal: noWorse},
 			{Row: 10, Key: "longest", What: "… the longest wait", Unit: Seconds},
 			{Row: 10, Key: "share", What: "… share, least to most of a process", Unit: Share, Higher: true}}},

@@ -87,9 +87,11 @@ func (g Goal) String(u Unit) string {
 		}
 	}
 	add("≥ %sx", g.Ratio, number)
+	add("≥ %sx the floor", g.Floor, number)
 	add("≤ %s", g.Most, u.format)
 	add("≥ %s", g.Least, u.format)
 	add("p99 ≤ %s", g.P99, u.format)
+	add("p99 ≤ %s times the floor's", g.FloorP99, number)
 	return strings.Join(parts, ", ")
 }
 
@@ -106,18 +108,30 @@ func (s Spread) String() string {
 
 // writeTable prints results as Markdown, aligned so that it reads as it is.
 func writeTable(w io.Writer, results []Result, peer string) {
-	rows := [][]string{{"#", "what", "primacy", peer, "ratio [min–max]", "goal", "reached"}}
+	rows := [][]string{{"#", "what", "primacy", "floor", peer, "primacy / floor", "floor / " + peer,
+		"primacy / " + peer + " [min–max]", "goal", "reached"}}
 	for _, r := range results {
-		theirs, ratio := "", ""
-		if r.Peer != nil {
-			theirs = r.Peer.String(r.Unit)
-		}
-		if r.Ratio != nil {
-			ratio = r.Ratio.String()
-		}
-		rows = append(rows, []string{fmt.Sprint(r.Row), r.What, r.Ours.String(r.Unit), theirs, ratio, r.Goal, r.Reached})
+		rows = append(rows, []string{fmt.Sprint(r.Row), r.What, r.Ours.String(r.Unit), r.Floor.orNone(r.Unit),
+			r.Peer.orNone(r.Unit), r.OursFloor.orNone(), r.FloorPeer.orNone(), r.Ratio.orNone(), r.Goal, r.Reached})
 	}
 	writeRows(w, rows)
+}
+
+// none stands in a cell of the table that has no figure.
+const none = "–"
+
+func (s *Side) orNone(u Unit) string {
+	if s == nil {
+		return none
+	}
+	return s.String(u)
+}
+
+func (s *Spread) orNone() string {
+	if s == nil {
+		return none
+	}
+	return s.String()
 }
 
 func writeRows(w io.Writer, rows [][]string) {

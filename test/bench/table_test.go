@@ -28,7 +28,8 @@ func example() *Report {
 	spread := func(m, lo, hi float64) *Spread { return &Spread{m, lo, hi} }
 	return &Report{Date: "2026-01-02T03:04:05Z", Machine: "2 × amd64", Members: 1, Peer: "peer & co", Reps: 5, Results: []Result{
 		{Row: 6, What: "fast", Unit: Seconds, Ours: Side{Value: Spread{0.001, 0.001, 0.002}, P50: 0.001, P99: 0.004, N: 40}, Peer: &Side{}, Ratio: spread(53, 42, 61), Want: 50, Goal: "≥ 50x", Reached: "yes", Chart: "fast"},
-		{Row: 12, What: "huge", Unit: Rate, Ratio: spread(1051, 900, 1300), Want: 1000, Chart: "huge"},
+		{Row: 12, What: "huge", Unit: Rate, Ratio: spread(1051, 900, 1300), Want: 1000, Chart: "huge",
+			Floor: &Side{}, FloorPeer: spread(2400, 2000, 2500), OursFloor: spread(0.44, 0.4, 0.5)},
 		{Row: 15, What: "slower", Unit: Seconds, Ratio: spread(0.72, 0.6, 0.9), Want: 1, Chart: "slower"},
 		{Row: 8, What: "no goal", Unit: Seconds, Ratio: spread(1.5, 1.4, 1.6), Chart: "no <goal>"},
 		{Row: 21, What: "not drawn", Unit: Seconds},
@@ -37,7 +38,7 @@ func example() *Report {
 
 func TestTheChartIsWellFormedAndComplete(t *testing.T) {
 	svg := drawing(example())
-	bars, marks := 0, 0
+	bars, marks, floors := 0, 0, 0
 	for d := xml.NewDecoder(strings.NewReader(svg)); ; {
 		tok, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -57,10 +58,13 @@ func TestTheChartIsWellFormedAndComplete(t *testing.T) {
 			if a.Name.Local == "class" && a.Value == "goal" {
 				marks++
 			}
+			if a.Name.Local == "class" && a.Value == "floor" {
+				floors++
+			}
 		}
 	}
-	if bars != 4 || marks != 3 {
-		t.Errorf("%d bars and %d goal marks, want 4 and 3", bars, marks)
+	if bars != 4 || marks != 3 || floors != 1 {
+		t.Errorf("%d bars, %d goals and %d floors, want 4, 3 and 1", bars, marks, floors)
 	}
 	if !strings.Contains(svg, "peer &amp; co") {
 		t.Error("the peer's name is not in it")
