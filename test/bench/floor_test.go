@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -73,6 +76,21 @@ func TestTheFloorsGroupsHaveAllNames(t *testing.T) {
 		}
 		if len(all) != c.groups || n != c.names {
 			t.Errorf("%d names: %d of them in %d groups, want %d", c.names, n, len(all), c.groups)
+		}
+	}
+}
+
+func TestTheFloorReadsRedisAnswers(t *testing.T) {
+	answers := ":-12\r\n" + "$3\r\na\r\n\r\n" + "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n" + "-ERR no\r\n" + "$-1\r\n"
+	c := &bareConn{in: bufio.NewReader(strings.NewReader(answers))}
+	for _, want := range [][]string{{"-12"}, {"a\r\n"}, {"message", "c", ""}} {
+		if got, err := c.read(); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%q, %v: want %q", got, err, want)
+		}
+	}
+	for _, what := range []string{"an error", "nothing", "the end"} {
+		if got, err := c.read(); err == nil {
+			t.Errorf("%s: %q", what, got)
 		}
 	}
 }
