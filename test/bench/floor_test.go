@@ -81,7 +81,8 @@ func TestTheFloorsGroupsHaveAllNames(t *testing.T) {
 }
 
 func TestTheFloorReadsRedisAnswers(t *testing.T) {
-	answers := ":-12\r\n" + "$3\r\na\r\n\r\n" + "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n" + "-ERR no\r\n" + "$-1\r\n"
+	answers := ":-12\r\n" + "$3\r\na\r\n\r\n" + "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$0\r\n\r\n" +
+		"-ERR no\r\n" + "$-1\r\n"
 	c := &bareConn{in: bufio.NewReader(strings.NewReader(answers))}
 	for _, want := range [][]string{{"-12"}, {"a\r\n"}, {"message", "c", ""}} {
 		if got, err := c.read(); err != nil || !slices.Equal(got, want) {
