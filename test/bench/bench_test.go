@@ -49,33 +49,13 @@ func TestARepetitionMeasuresOursThePeerAndTheFloor(t *testing.T) {
 	}
 }
 
-// handed is a lock in memory, enough for a hand-over.
-type handed struct{ free chan struct{} }
-
-func (h handed) Session(context.Context, time.Duration) (Session, error) {
-	return handedSession{h}, nil
-}
-func (h handed) MinTTL() time.Duration         { return time.Second }
-func (h handed) Close()                        {}
-func (h handed) Check() error                  { return nil }
-func (h handed) Token() uint64                 { return 0 }
-func (h handed) Release(context.Context) error { h.free <- struct{}{}; return nil }
-
-type handedSession struct{ h handed }
-
-func (s handedSession) Campaign(context.Context, string) (Held, error) { <-s.h.free; return s.h, nil }
-func (s handedSession) Lock(string, LockOptions) Lock                  { return nil }
-func (s handedSession) Close(context.Context) error                    { return nil }
-func (s handedSession) Revoke(context.Context) error                   { return nil }
-
 // A peer whose hand-over takes a lease hands over a few times only. That must not be so of the
 // others in the same bench.
 func TestASlowPeerHasFewerRoundsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		contender := func(lease time.Duration) *Contender {
-			h := handed{make(chan struct{}, 1)}
-			h.free <- struct{}{}
-			dial := func(context.Context, []string) (Process, error) { return h, nil }
+			o := &oneLock{free: make(chan struct{}, 1)}
+			dial := func(context.Context, []string) (Process, error) { return o, nil }
 			return &Contender{Lease: lease, Dial: dial}
 		}
 		measure := handover(25*time.Millisecond, 40)

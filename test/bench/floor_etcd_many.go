@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -30,8 +29,8 @@ type bareGroup struct {
 }
 
 // groups has the names in as few groups as go.
-func groups(names []string, most int) (all []*bareGroup) {
-	n := (len(names) + most - 1) / most
+func groups(names []string) (all []*bareGroup) {
+	n := (len(names) + bareTogether - 1) / bareTogether
 	for i := range n {
 		g := &bareGroup{}
 		for _, name := range names[i*len(names)/n : (i+1)*len(names)/n] {
@@ -103,7 +102,7 @@ func bareKeys(n int) run {
 			return nil, err
 		}
 		defer t.close()
-		all := groups(e.Names("key", n), bareTogether)
+		all := groups(e.Names("key", n))
 		turns := make(chan *bareGroup, len(all))
 		for _, g := range all {
 			g.since = time.Now()
@@ -119,7 +118,10 @@ func bareKeys(n int) run {
 		}()
 		took, err := x.measure(ctx, nil)
 		x.stop.Store(true)
-		return x.sample(took), errors.Join(err, <-done)
+		if failed := <-done; failed != nil {
+			err = failed
+		}
+		return x.sample(took), err
 	}
 }
 
@@ -157,7 +159,7 @@ func bareWins(n int) run {
 			return nil, err
 		}
 		defer t.close()
-		all := groups(e.Names("many", n), bareTogether)
+		all := groups(e.Names("many", n))
 		before, err := count(e.Cluster)
 		if err != nil {
 			return nil, err
@@ -191,7 +193,7 @@ func bareTakeover(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 	defer u.close()
 	names := e.Names("second", many)
 	for _, s := range []*bareSession{leader, next} {
-		if err := claimAll(ctx, s, groups(names, bareTogether)); err != nil {
+		if err := claimAll(ctx, s, groups(names)); err != nil {
 			return nil, err
 		}
 	}

@@ -62,7 +62,7 @@ func TestTheFloorsGroupsHaveAllNames(t *testing.T) {
 	for _, c := range []struct{ names, groups int }{{1, 1}, {64, 1}, {126, 1}, {127, 2}, {1024, 9}, {10_000, 80}} {
 		e := &Env{}
 		names := e.Names("key", c.names)
-		all, n := groups(names, bareTogether), 0
+		all, n := groups(names), 0
 		for _, g := range all {
 			if len(g.lines) > bareTogether {
 				t.Errorf("%d names: %d in one Txn", c.names, len(g.lines))
