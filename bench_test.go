@@ -80,6 +80,32 @@ func BenchmarkLock(b *testing.B) {
 	})
 }
 
+// BenchmarkLockApart is so many goroutines, each with a lock of its own that nobody else wants.
+func BenchmarkLockApart(b *testing.B) {
+	benchStores(b, func(b *testing.B, open func() driver.Store) {
+		for _, n := range []int{64, 1024} {
+			b.Run(fmt.Sprintf("goroutines=%d", n), func(b *testing.B) {
+				s := benchSession(b, open(), "a")
+				lockOnce(b, s.Mutex("x", nil))
+				var wg sync.WaitGroup
+				var left atomic.Int64
+				left.Store(int64(b.N))
+				b.ReportAllocs()
+				b.ResetTimer()
+				for i := range n {
+					m := s.Mutex(fmt.Sprint("x", i), nil)
+					wg.Go(func() {
+						for left.Add(-1) >= 0 {
+							lockOnce(b, m)
+						}
+					})
+				}
+				wg.Wait()
+			})
+		}
+	})
+}
+
 // BenchmarkLockContended is some processes with eight goroutines each that want one lock all the
 // time.
 func BenchmarkLockContended(b *testing.B) {

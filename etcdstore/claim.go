@@ -202,12 +202,9 @@ func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (dri
 	// has them.
 	for tellsWhy := c.Slots != 0 || c.Try; ; tellsWhy = true {
 		att := l.attachment()
-		req, err := l.entry(ctx, seat, c, att)
+		req, err := l.entry(ctx, seat, c, att, tellsWhy)
 		if err != nil {
 			return driver.Place{}, err
-		}
-		if !tellsWhy {
-			req.Failure = nil
 		}
 		resp, doubt, err := l.sendEntry(ctx, c, req)
 		if doubt {
@@ -276,24 +273,27 @@ func (l *lease) failed(ctx context.Context, seat *seatState, c driver.Claim, att
 }
 
 // entry is the Txn that puts a claim: only if the session's record is as we know it and the key is
-// not there, and a Try only if it then holds. It reads who stands before it.
-func (l *lease) entry(ctx context.Context, seat *seatState, c driver.Claim, att attachment) (*pb.TxnRequest, error) {
+// not there, and a Try only if it then holds. It reads who stands before it. Without tellsWhy it
+// leaves out the reads that tell why it failed.
+func (l *lease) entry(ctx context.Context, seat *seatState, c driver.Claim, att attachment, tellsWhy bool,
+) (*pb.TxnRequest, error) {
 	if c.Slots != 0 {
 		return l.sharedEntry(ctx, seat, c, att)
 	}
-	dir := l.s.lineDir(c.Name)
-	req := &pb.TxnRequest{
-		Compare: []*pb.Compare{ifMod(l.recordKey, att.recordMod), ifCreate(seat.key, 0)},
-		Success: []*pb.RequestOp{doPut(seat.key, c.Value, att.lease)},
-		Failure: []*pb.RequestOp{doGet(seat.key), doGet(l.recordKey)},
+	dir, key := l.s.lineDir(c.Name), []byte(seat.key)
+	put := doPut(key, c.Value, att.lease)
+	req := &pb.TxnRequest{Compare: []*pb.Compare{ifMod(l.recordKey, att.recordMod), ifCreate(key, 0)}}
+	if tellsWhy {
+		req.Failure = []*pb.RequestOp{doGet(seat.key), doGet(l.recordKey)}
 	}
 	if c.Try {
 		req.Compare[1] = ifNone(dir)
+		req.Success = []*pb.RequestOp{put}
 		req.Failure = append(req.Failure, readAhead(dir)) // who is in its way
 		return req, nil
 	}
 	// The read comes before the put in the Txn, and does not find this claim.
-	req.Success = []*pb.RequestOp{readAhead(dir), doPut(seat.key, c.Value, att.lease)}
+	req.Success = []*pb.RequestOp{readAhead(dir), put}
 	return req, nil
 }
 

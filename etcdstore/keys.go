@@ -50,6 +50,13 @@ func isPlain(c byte) bool {
 // escape writes name without "/" and "@". In etcd's own layout the election "a" takes the claims of
 // "a/b" for its own, and waits for them for ever.
 func escape(name string) string {
+	plain := 0
+	for plain < len(name) && isPlain(name[plain]) {
+		plain++
+	}
+	if plain == len(name) {
+		return name // as nearly always: nothing is allocated
+	}
 	var b strings.Builder
 	for i := 0; i < len(name); i++ {
 		if c := name[i]; isPlain(c) {

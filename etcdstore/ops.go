@@ -9,15 +9,32 @@ import (
 
 // Short forms of etcd's requests. They go to the raw clients: clientv3's KV has a balancer of its
 // own, which does not know frozen members.
+//
+// A lock is taken and given back by a Txn of a few operations each, so these are made in few
+// allocations. What protobuf has in several structs is allocated as one. A key that stands in a
+// request more than once is given as the same bytes: nobody writes to them.
 
-func ifCreate(key string, rev int64) *pb.Compare {
-	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key),
-		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev}}
+// keyText is a key. As bytes it is used as it is, and as a string it is copied.
+type keyText interface{ ~string | ~[]byte }
+
+func ifCreate[K keyText](key K, rev int64) *pb.Compare {
+	all := &struct {
+		pb.Compare
+		target pb.Compare_CreateRevision
+	}{Compare: pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_CREATE, Key: []byte(key)}}
+	all.target.CreateRevision = rev
+	all.TargetUnion = &all.target
+	return &all.Compare
 }
 
-func ifMod(key string, rev int64) *pb.Compare {
-	return &pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_MOD, Key: []byte(key),
-		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}}
+func ifMod[K keyText](key K, rev int64) *pb.Compare {
+	all := &struct {
+		pb.Compare
+		target pb.Compare_ModRevision
+	}{Compare: pb.Compare{Result: pb.Compare_EQUAL, Target: pb.Compare_MOD, Key: []byte(key)}}
+	all.target.ModRevision = rev
+	all.TargetUnion = &all.target
+	return &all.Compare
 }
 
 // ifNone holds if no key begins with prefix.
@@ -37,11 +54,28 @@ func ifNoneAfter(prefix string, rev int64) *pb.Compare {
 	return c
 }
 
-func doGet(key string) *pb.RequestOp { return doRange(&pb.RangeRequest{Key: []byte(key)}) }
+// rangeOp is a read.
+type rangeOp struct {
+	op    pb.RequestOp
+	union pb.RequestOp_RequestRange
+	r     pb.RangeRequest
+}
+
+func (o *rangeOp) get() *pb.RequestOp {
+	o.union.RequestRange = &o.r
+	o.op.Request = &o.union
+	return &o.op
+}
+
+func doGet(key string) *pb.RequestOp {
+	o := &rangeOp{r: pb.RangeRequest{Key: []byte(key)}}
+	return o.get()
+}
 
 // doFind reads a key without its value. etcd 3.7 leaves its lease out too.
 func doFind(key string) *pb.RequestOp {
-	return doRange(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})
+	o := &rangeOp{r: pb.RangeRequest{Key: []byte(key), KeysOnly: true}}
+	return o.get()
 }
 
 // keyRange asks for all keys in [from, end), prefixRange for those that begin with prefix.
@@ -70,30 +104,48 @@ func doRange(r *pb.RangeRequest) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
 }
 
-func doPut(key string, value []byte, lease int64) *pb.RequestOp {
-	return put(&pb.PutRequest{Key: []byte(key), Value: value, Lease: lease})
+// putOp is a put.
+type putOp struct {
+	op    pb.RequestOp
+	union pb.RequestOp_RequestPut
+	r     pb.PutRequest
+}
+
+func (o *putOp) get() *pb.RequestOp {
+	o.union.RequestPut = &o.r
+	o.op.Request = &o.union
+	return &o.op
+}
+
+func doPut[K keyText](key K, value []byte, lease int64) *pb.RequestOp {
+	o := &putOp{r: pb.PutRequest{Key: []byte(key), Value: value, Lease: lease}}
+	return o.get()
 }
 
 // doReplace puts a key that stands and leaves it under its lease, whichever that is now.
 func doReplace(key string, value []byte) *pb.RequestOp {
-	return put(&pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true})
+	o := &putOp{r: pb.PutRequest{Key: []byte(key), Value: value, IgnoreLease: true}}
+	return o.get()
 }
 
 func doAttach(key string, lease int64) *pb.RequestOp {
-	return put(&pb.PutRequest{Key: []byte(key), Lease: lease, IgnoreValue: true})
+	o := &putOp{r: pb.PutRequest{Key: []byte(key), Lease: lease, IgnoreValue: true}}
+	return o.get()
 }
 
 // doTouch rewrites a key that stands as it is: whoever watches its puts is told.
 func doTouch(key string) *pb.RequestOp {
-	return put(&pb.PutRequest{Key: []byte(key), IgnoreValue: true, IgnoreLease: true})
-}
-
-func put(r *pb.PutRequest) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: r}}
+	o := &putOp{r: pb.PutRequest{Key: []byte(key), IgnoreValue: true, IgnoreLease: true}}
+	return o.get()
 }
 
 func doTxn(r *pb.TxnRequest) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: r}}
+	all := &struct {
+		pb.RequestOp
+		union pb.RequestOp_RequestTxn
+	}{union: pb.RequestOp_RequestTxn{RequestTxn: r}}
+	all.Request = &all.union
+	return &all.RequestOp
 }
 
 // removals deletes keys, each if it is still the one that was read.
@@ -108,15 +160,21 @@ func removals(kvs []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
 	return ops
 }
 
-func doDelete(key string) *pb.RequestOp { return doDeleteRange(key, "") }
+func doDelete[K keyText](key K) *pb.RequestOp { return doDeleteRange(key, "") }
 
 // doDeleteRange deletes all keys in [key, end), or where end is empty that one.
-func doDeleteRange(key, end string) *pb.RequestOp {
-	r := &pb.DeleteRangeRequest{Key: []byte(key)}
+func doDeleteRange[K keyText](key K, end string) *pb.RequestOp {
+	all := &struct {
+		pb.RequestOp
+		union pb.RequestOp_RequestDeleteRange
+		r     pb.DeleteRangeRequest
+	}{r: pb.DeleteRangeRequest{Key: []byte(key)}}
 	if end != "" {
-		r.RangeEnd = []byte(end)
+		all.r.RangeEnd = []byte(end)
 	}
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: r}}
+	all.union.RequestDeleteRange = &all.r
+	all.Request = &all.union
+	return &all.RequestOp
 }
 
 // youngest asks for the n youngest keys in [from, end) that were made before rev, the youngest

@@ -51,7 +51,9 @@ type standing struct {
 // maxAhead of them: if it finds as many, there may be more. It reads in the order of keys: to
 // find the youngest, etcd would sort the whole line while everybody's writes wait.
 func readAhead(dir string) *pb.RequestOp {
-	return doRange(keysOnly(prefixRange(dir), maxAhead))
+	o := &rangeOp{r: pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(etcdwire.PrefixEnd(dir)),
+		KeysOnly: true, Limit: maxAhead}}
+	return o.get()
 }
 
 // byAge returns what readAhead has read, the youngest first. It reports false where there may be
