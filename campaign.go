@@ -44,15 +44,17 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 		defer cancel()
 		go k.askToLead(askCtx, &k.claim)
 	}
-	if s := k.l.s; s.givenID && k.slots == 0 && !k.try {
-		defer s.lookForDuplicates(k.l, k.name, k.lock, nil)()
-	}
 	var err error
+	looking := false // for other processes with this session's ID
 	for o := (core.ClaimOrder{Do: core.Enter}); ; {
 		switch o.Do {
 		case core.Enter:
 			o, err = k.call(ctx, o, k.enter)
 		case core.Await:
+			if s := k.l.s; !looking && s.givenID && k.slots == 0 {
+				looking = true
+				defer s.lookForDuplicates(k.l, k.name, k.lock, nil)()
+			}
 			o, err = k.call(ctx, o, k.await)
 		case core.Lead:
 			return k.currentTerm(), nil
@@ -263,18 +265,19 @@ type exchange struct {
 // will. Again says that the queue wants a next claim for writing. Only then there may be an
 // exchange, if the store can and the other seat is free.
 func (c *claim) giveUpOrExchange(again bool) *exchange {
-	x := &exchange{l: c.l, old: c, at: c.seat.otherWriterSeat()}
+	at := c.seat.otherWriterSeat()
+	var vacate func()
 	if _, can := c.l.stored.(driver.Exchanger); can && again && c.slots == 0 {
-		_, x.vacate, _ = c.l.s.seats.take(context.Background(), x.at, 1, true) // nil if it is not free
+		_, vacate, _ = c.l.s.seats.take(context.Background(), at, 1, true) // nil if it is not free
 	}
-	x.order = c.step(core.ClaimEvent{Kind: core.GiveUp})
+	o := c.step(core.ClaimEvent{Kind: core.GiveUp})
 	switch {
-	case x.vacate != nil && x.order.Do == core.Leave:
-		return x
-	case x.vacate != nil: // the claim was gone already
-		x.vacate()
+	case vacate != nil && o.Do == core.Leave:
+		return &exchange{l: c.l, old: c, order: o, at: at, vacate: vacate}
+	case vacate != nil: // the claim was gone already
+		vacate()
 	}
-	x.release()
+	go c.release(o)
 	return nil
 }
 

@@ -372,7 +372,7 @@ func (c *claim) stepLocked(e core.ClaimEvent) core.ClaimOrder {
 	}
 	if o.Stop {
 		for _, t := range c.termsLocked() {
-			t.endContext(c.endedErrorLocked(t.token, o.Cause))
+			t.endContext(endLocked(t, o.Cause))
 		}
 		c.contextEndedAt = c.l.s.uptime()
 		c.executor.contextEndedLocked(o.Cause)
@@ -417,7 +417,7 @@ func tellBegunLocked(c *claim) {
 // endRightLocked makes Check of all terms say no. First says that no earlier step did.
 func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 	for _, t := range c.termsLocked() {
-		t.endRight(c.endedErrorLocked(t.token, cause))
+		t.endRight(endLocked(t, cause))
 		t.watchOverrunLocked()
 	}
 	first = !c.rightOver
@@ -452,6 +452,15 @@ func (c *claim) endedErrorLocked(token Token, cause core.Cause) *EndedError {
 		e.By, e.Reason, e.To = r.By, r.Reason, r.To
 	}
 	return e
+}
+
+// endLocked returns what t keeps as the reason for its end: givenBack if that is all there is to
+// say. The caller holds the claim's lock.
+func endLocked(t *Term, cause core.Cause) *EndedError {
+	if c := t.c; c.lock && cause == core.Resigned && c.callerCause == nil && c.request == nil {
+		return givenBack
+	}
+	return t.c.endedErrorLocked(t.token, cause)
 }
 
 // requestLocked returns the request that ended the term, nil if it ended for another cause.

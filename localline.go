@@ -149,11 +149,12 @@ func (st *seatTable) passOn(at seat, n int) *seatWaiter {
 // take waits for a seat, and returns its number and what gives it back. With try it does not wait:
 // ErrTaken. When ctx ends the error is its cause.
 func (st *seatTable) take(ctx context.Context, at seat, seats int, try bool) (n int, vacate func(), err error) {
+	n, ok, err := st.takeOrWait(at, seats, nil)
 	var w *seatWaiter
-	if !try {
+	if err == nil && !ok && !try { // most often the seat is free, and no waiter is made
 		w = &seatWaiter{given: make(chan struct{})}
+		n, ok, err = st.takeOrWait(at, seats, w)
 	}
-	n, ok, err := st.takeOrWait(at, seats, w)
 	switch {
 	case err != nil:
 		return 0, nil, err

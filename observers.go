@@ -80,11 +80,14 @@ type termLog struct {
 }
 
 func (w termLog) begunLocked(c *claim, _ time.Duration) {
+	if w.log.logger == nil { // or each term of a lock would allocate a line that nobody writes
+		return
+	}
 	w.log.log(w.level, "elected", "election", c.name, "token", c.term.token, "id", c.l.s.o.ID)
 }
 
 func (w termLog) steppedLocked(c *claim, s step) {
-	if s.order.Stop {
+	if s.order.Stop && w.log.logger != nil {
 		why := c.endedErrorLocked(c.term.token, s.order.Cause).Cause
 		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", why)
 	}

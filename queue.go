@@ -130,10 +130,9 @@ func (q *queue) carryOutLocked(orders []core.QueueOrder) {
 		return
 	}
 	q.carrying = true
-	defer func() { q.carrying = false }()
-	for len(q.todo) > 0 {
-		o := q.todo[0]
-		q.todo = q.todo[1:]
+	defer func() { q.carrying, q.todo = false, q.todo[:0] }()
+	for i := 0; i < len(q.todo); i++ {
+		o := q.todo[i]
 		switch o.Do {
 		case core.Campaign:
 			ctx, cancel := context.WithCancelCause(context.Background())
@@ -262,10 +261,7 @@ func (t *Term) endShare() {
 	c := t.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e := givenBack
-	if c.callerCause != nil || c.request != nil {
-		e = c.endedErrorLocked(t.token, core.Resigned)
-	}
+	e := endLocked(t, core.Resigned)
 	t.endRight(e)
 	t.endContext(e)
 	t.watchOverrunLocked() // not only when the claim ends: others may hold the lock under it for long
