@@ -57,14 +57,17 @@ func (w *Wire) try(ctx context.Context, fn Request) (o Outcome) {
 		}
 	})
 	defer func() { o.Doubt = unsure.Load() }()
-	bad, tries := 0, 0                           // attempts that ended in a TLS error, and all
-	for left := w.Members.size() + 1; ; left-- { // the last one: where one member alone was restarted
+	bad, tries := 0, 0 // attempts that ended in a TLS error, and all
+	for left := 0; ; left-- {
 		tries++
 		conn, err := w.AttemptAt(ctx, CallLimit, func(ctx context.Context, conn MemberConn) error {
 			return fn(ctx, conn.Conn, watch, bigAnswers)
 		}, nil)
 		if err == nil || conn.member == nil {
 			return Outcome{At: conn, Err: err}
+		}
+		if tries == 1 { // not before, for to count the members copies the client's endpoints
+			left = w.Members.size() + 1 // the last one: where one member alone was restarted
 		}
 		if TLSReason(err) != "" {
 			bad++
