@@ -85,6 +85,7 @@ type op struct {
 
 	// Once it has a batch, only the goroutine that sends the batch uses these, until done.
 	req    *pb.TxnRequest // with the journal record that it leaves
+	within txnOp          // req in the Txn of the batch
 	record *journalRecord // nil: it leaves none
 	resp   *pb.TxnResponse
 	doubt  bool
@@ -409,7 +410,7 @@ func (b *batcher) pack(some []*op) *pb.TxnRequest {
 	}
 	req := &pb.TxnRequest{Success: make([]*pb.RequestOp, len(some))}
 	for i, o := range some {
-		if req.Success[i] = doTxn(o.req); b.ofReads {
+		if req.Success[i] = o.within.get(o.req); b.ofReads {
 			req.Success[i] = o.req.Success[0]
 		}
 	}

@@ -139,13 +139,18 @@ func doTouch(key string) *pb.RequestOp {
 	return o.get()
 }
 
-func doTxn(r *pb.TxnRequest) *pb.RequestOp {
-	all := &struct {
-		pb.RequestOp
-		union pb.RequestOp_RequestTxn
-	}{union: pb.RequestOp_RequestTxn{RequestTxn: r}}
-	all.Request = &all.union
-	return &all.RequestOp
+func doTxn(r *pb.TxnRequest) *pb.RequestOp { return new(txnOp).get(r) }
+
+// txnOp is a Txn within a Txn.
+type txnOp struct {
+	op    pb.RequestOp
+	union pb.RequestOp_RequestTxn
+}
+
+func (o *txnOp) get(r *pb.TxnRequest) *pb.RequestOp {
+	o.union.RequestTxn = r
+	o.op.Request = &o.union
+	return &o.op
 }
 
 // removals deletes keys, each if it is still the one that was read.
