@@ -390,9 +390,11 @@ func TestAskTransferLooksFirst(t *testing.T) {
 		c := inLine(t, b, "abc")
 		for to, want := range map[string]error{"x": ErrNotInLine, "a": ErrInvalid,
 			strings.Repeat("x", 256): ErrInvalid} {
-			if _, err := e.Ask(t.Context(), Request{To: to}); !errors.Is(err, want) ||
-				want == ErrNotInLine && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
-				t.Errorf("to %.9q: %v", to, err)
+			for _, automatic := range []bool{false, true} { // the admission in a pause, of a person, looks too
+				if _, err := e.Ask(t.Context(), Request{To: to, Automatic: automatic}); !errors.Is(err, want) ||
+					want == ErrNotInLine && !strings.Contains(err.Error(), `waiting: "b", "c"`) {
+					t.Errorf("to %.9q, automatic: %v: %v", to, automatic, err)
+				}
 			}
 		}
 		for _, by := range []string{strings.Repeat("x", 256), "x\n"} { // else it would be asked until the context ends

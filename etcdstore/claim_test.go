@@ -294,3 +294,31 @@ func TestSimulatedTriesAreTakenBack(t *testing.T) {
 		}
 	})
 }
+
+// A release that is sent again, or comes late, meets a later claim under the same key. It does not
+// take that one out of the line.
+func TestSimulatedALateReleaseTakesNoLaterClaim(t *testing.T) {
+	simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+		s, _ := gatedAt(t, c, 0, 0)
+		l, ctx := granted(t, s, "late", time.Minute), ending(t, time.Minute)
+		first := claimed(t, l, "x")
+		if err := l.Release(ctx, first); err != nil {
+			t.Fatal(err)
+		}
+		again, err := l.Claim(ctx, driver.Claim{Name: "x", ID: "x-2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := again[0]
+		if l.keyOf(first) != l.keyOf(second) {
+			t.Fatalf("other keys: %q, %q", l.keyOf(first), l.keyOf(second))
+		}
+		if err := l.Release(ctx, first); err != nil {
+			t.Error(err)
+		}
+		lines, err := s.Lines(ctx, "x")
+		if err != nil || len(lines) != 1 || lines[0].Holder == nil || lines[0].Holder.Token != second.Token {
+			t.Errorf("after the second release of %v: %+v, %v; want the claim %v", first, lines, err, second)
+		}
+	})
+}
