@@ -153,14 +153,18 @@ func (o *txnOp) get(r *pb.TxnRequest) *pb.RequestOp {
 	return &o.op
 }
 
+// removal deletes a key if it still has that create revision: a late one must not meet a later key.
+func removal(key []byte, create int64) *pb.TxnRequest {
+	return &pb.TxnRequest{
+		Compare: []*pb.Compare{ifCreate(key, create)},
+		Success: []*pb.RequestOp{doDelete(key)},
+	}
+}
+
 // removals deletes keys, each if it is still the one that was read.
 func removals(kvs []*mvccpb.KeyValue) (ops []*pb.RequestOp) {
 	for _, kv := range kvs {
-		key := string(kv.Key)
-		ops = append(ops, doTxn(&pb.TxnRequest{
-			Compare: []*pb.Compare{ifCreate(key, kv.CreateRevision)},
-			Success: []*pb.RequestOp{doDelete(key)},
-		}))
+		ops = append(ops, doTxn(removal(kv.Key, kv.CreateRevision)))
 	}
 	return ops
 }

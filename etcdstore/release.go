@@ -81,11 +81,7 @@ func (l *lease) retract(ctx context.Context, seat *seatState, jr *journalRecord)
 // remove deletes a claim's key if it still has that create revision, and then leaves the journal
 // record.
 func (l *lease) remove(ctx context.Context, name, key string, create int64, jr *journalRecord) error {
-	raw := []byte(key)
-	_, _, err := l.batch.send(ctx, "release", name, &pb.TxnRequest{
-		Compare: []*pb.Compare{ifCreate(raw, create)},
-		Success: []*pb.RequestOp{doDelete(raw)},
-	}, jr)
+	_, _, err := l.batch.send(ctx, "release", name, removal([]byte(key), create), jr)
 	return err
 }
 

@@ -73,25 +73,9 @@ func printNext(a *app, jobs []*cron.Job, now time.Time) error {
 	return table(a.stdout, rows...)
 }
 
-// readStore opens the store to read, without a lease.
-func readStore(ctx context.Context, a *app, read func(context.Context, driver.Store) error) error {
-	st, done, err := a.openStore(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	switch err := read(ctx, st); {
-	case errors.Is(err, cron.ErrNoJob), errors.Is(err, cron.ErrAlready):
-		return &exitError{exitNo, err}
-	case errors.Is(err, cron.ErrNoJournal):
-		return err
-	case errors.Is(err, context.DeadlineExceeded):
-		return &exitError{exitUnreachable, a.unreachable(ctx, err)}
-	default:
-		return err
-	}
+// withJobs opens the store and has do read the jobs in it, or ask for a run of one.
+func withJobs(ctx context.Context, a *app, do func(context.Context, driver.Store) error) error {
+	return withStore(ctx, a, do, cron.ErrNoJob, cron.ErrAlready)
 }
 
 func cronStatusCommand(a *app) *cobra.Command {
@@ -103,7 +87,7 @@ RESULT is ok, failed, timeout, stopped, replaced, lost (its process died or lost
 ended) or running. -o json shows everything that is known. Exit 1 if there is no such job.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
+			return withJobs(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
 				if len(args) == 1 {
 					info, _, err := cron.ReadJob(ctx, st, args[0], 1000, time.Now())
 					if err != nil {
@@ -202,7 +186,7 @@ func cronHistoryCommand(a *app) *cobra.Command {
 			if limit < 1 || limit > 10000 {
 				return fmt.Errorf("--limit %d: use 1 to 10000", limit)
 			}
-			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
+			return withJobs(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
 				_, runs, err := cron.ReadJob(ctx, st, args[0], 3*limit, time.Now())
 				if err != nil {
 					return err
@@ -252,7 +236,7 @@ func cronMarkCommand(a *app, verb string) *cobra.Command {
 			if by == "" {
 				by = userAtHost()
 			}
-			return readStore(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
+			return withJobs(cmd.Context(), a, func(ctx context.Context, st driver.Store) error {
 				_, err := cron.Mark(ctx, st, args[0], what.verdict, by, time.Now())
 				if err == nil {
 					a.say("cron: %s: %s", args[0], what.done)

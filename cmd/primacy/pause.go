@@ -135,21 +135,7 @@ func pausable(scope string) error {
 
 // withPauses opens the store and has do read or write the pauses in it.
 func withPauses(ctx context.Context, a *app, do func(context.Context, driver.Store) error) error {
-	st, done, err := a.openStore(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	ctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	err = do(ctx, st)
-	switch {
-	case errors.Is(err, pauses.ErrNotPaused):
-		return &exitError{exitNo, err}
-	case errors.Is(err, context.DeadlineExceeded):
-		return &exitError{exitUnreachable, a.unreachable(ctx, err)}
-	}
-	return err
+	return withStore(ctx, a, do, pauses.ErrNotPaused)
 }
 
 // pauseText is a pause as one line for people.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,6 +62,26 @@ func (a *app) openStore(ctx context.Context) (driver.Store, func(), error) {
 	}
 	a.warn(st)
 	return st, func() { _ = st.Close() }, nil
+}
+
+// withStore opens the store, without a lease, and has do use it, for --timeout at most. An error
+// that is one of no is an answer: it exits with 1.
+func withStore(ctx context.Context, a *app, do func(context.Context, driver.Store) error, no ...error) error {
+	st, done, err := a.openStore(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	err = do(ctx, st)
+	switch {
+	case slices.ContainsFunc(no, func(answer error) bool { return errors.Is(err, answer) }):
+		return &exitError{exitNo, err}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &exitError{exitUnreachable, a.unreachable(ctx, err)}
+	}
+	return err
 }
 
 // errWrongServer says that a server speaks another protocol than the store URL says.

@@ -135,41 +135,24 @@ func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 // not keep it out. Where nobody can be named the leader is not asked, unless it is forced.
 func TestWhoIsNamedIsElectedInAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		st := memstore.New(memstore.Options{})
-		s, err := primacy.NewSession(st, &primacy.Options{ID: "operator"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.Close(context.Background()) })
-		fleet(t, st, []string{"n"}, "a", "b")
-		p := pauses.Pause{By: "ann", Reason: "drill", NoElections: true}
-		if _, err := pauses.Set(t.Context(), st, p); err != nil {
-			t.Fatal(err)
-		}
-		m, err := NewMover(s, st, "why", 5*time.Second, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
-		state := func() primacy.State {
-			now, err := s.Election("n").State(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return now
-		}
-		if did := m.One(t.Context(), state(), ""); !errors.Is(did.Err, ErrNobodyFollows) || state().Leader.ID != "a" {
+		d := newDesk(t, 5*time.Second)
+		fleet(t, d.store, []string{"n"}, "a", "b")
+		d.pause("")
+		did := d.m.One(t.Context(), d.state("n"), "")
+		if !errors.Is(did.Err, ErrNobodyFollows) || d.leader("n") != "a" {
 			t.Errorf("asked to resign: %+v", did)
 		}
-		m.Drain(t.Context(), Only("a"), []primacy.State{state()}, func(did Move) {
+		d.m.Drain(t.Context(), Only("a"), []primacy.State{d.state("n")}, func(did Move) {
 			if did.Result != Moved || did.Err != nil {
 				t.Errorf("drained: %+v", did)
 			}
 		})
-		if p, err := pauses.Elect(t.Context(), st, "n", "b", uint64(state().Leader.Token)); p != nil || err != nil {
+		p, err := pauses.Elect(t.Context(), d.store, "n", "b", uint64(d.state("n").Leader.Token))
+		if p != nil || err != nil {
 			t.Errorf("b was named, and is not elected: %v, %v", p, err)
 		}
-		m.Force = true
-		if did := m.One(t.Context(), state(), ""); did.Result != Moved {
+		d.m.Force = true
+		if did := d.m.One(t.Context(), d.state("n"), ""); did.Result != Moved {
 			t.Errorf("forced: %+v", did)
 		}
 	})
