@@ -20,6 +20,7 @@ type document struct {
 	Claims   []claim  `json:"claims,omitempty"`  // in the order of their tokens
 	Deposed  []text   `json:"deposed,omitempty"` // IDs of the last claims that others removed: they must not enter again
 	Marks    []string `json:"marks,omitempty"`   // of the last writes
+	call     uint64   // the number that Store.calls gave to the call which has read or written it, as that began
 }
 
 // claim is a place in a line.

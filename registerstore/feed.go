@@ -20,6 +20,7 @@ type feed struct {
 	waits   map[*lineWait]struct{}
 	last    *document // the latest known; nil: none yet
 	version string    // of last
+	since   uint64    // calls up to this number may have seen an earlier line of the name: see offer
 	refused error     // an ErrRefused: the line cannot be read any more
 }
 
@@ -41,7 +42,7 @@ func (s *Store) waitForLine(name string, notify func()) *lineWait {
 	defer s.mu.Unlock()
 	if w.f = s.feeds[name]; w.f == nil {
 		ctx, cancel := context.WithCancel(s.ctx)
-		w.f = &feed{s: s, name: name, end: cancel, waits: map[*lineWait]struct{}{}}
+		w.f = &feed{s: s, name: name, end: cancel, since: s.calls.Load(), waits: map[*lineWait]struct{}{}}
 		s.feeds[name] = w.f
 		s.spawnLocked(func() { w.f.run(ctx) })
 	}
@@ -146,6 +147,7 @@ func (f *feed) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var value []byte
 		var err error
+		call := f.s.calls.Add(1)
 		if first {
 			value, version, err = f.s.get(ctx, key)
 		} else {
@@ -157,6 +159,7 @@ func (f *feed) run(ctx context.Context) {
 			d, err = parse(f.name, value, version)
 		}
 		if err == nil {
+			d.call = call
 			if stale++; f.s.offer(f.name, d, version) {
 				stale = 0
 			}
@@ -180,6 +183,7 @@ func (f *feed) wentBack(ctx context.Context) bool {
 	f.s.mu.Lock()
 	last := f.last
 	f.s.mu.Unlock()
+	call := f.s.calls.Add(1)
 	value, version, err := f.s.get(ctx, f.s.lineKey(f.name))
 	if err != nil {
 		return false
@@ -188,7 +192,7 @@ func (f *feed) wentBack(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	if f.s.offer(f.name, d, version) {
+	if d.call = call; f.s.offer(f.name, d, version) {
 		return false
 	}
 	f.s.mu.Lock()
@@ -196,7 +200,7 @@ func (f *feed) wentBack(ctx context.Context) bool {
 	if f.last != last {
 		return false
 	}
-	f.last, f.version = d, version
+	f.last, f.version, f.since = d, version, call
 	f.notifyLocked()
 	return true
 }
@@ -229,13 +233,19 @@ func (f *feed) notifyLocked() {
 }
 
 // offer tells a document to those who wait for a change of the line, unless they know a later one,
-// and says whether they do not. The document is not changed any more.
+// and says whether they do not. The document is not changed any more. Seq begins anew where
+// somebody has removed the line. A call that began before that was known, and whose answer comes
+// late, has a larger one to tell of the line that is no more. If that were taken for the latest,
+// whoever held a place there would lead on beside the next one.
 func (s *Store) offer(name string, d *document, version string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.feeds[name]
 	if f == nil {
 		return true
+	}
+	if d.call <= f.since {
+		return false
 	}
 	f.refused = nil
 	if f.last != nil && f.last.Seq >= d.Seq {

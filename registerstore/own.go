@@ -44,6 +44,7 @@ func newOwnClaims(s *Store, id string) ownClaims {
 type standing struct {
 	place    driver.Place
 	seq      uint64 // of the document in which it was seen: an earlier one says nothing of it
+	call     uint64 // the last that had begun by then: what one of these has read may be a line that was removed since
 	leaving  bool   // its owner is giving it up: that is no news
 	told     uint64 // the last request that was told
 	followed bool   // News is to tell that it is held
@@ -108,7 +109,7 @@ func (o *ownClaims) entered(d *document, places ...driver.Place) {
 			o.names[p.Name] = map[string]*standing{}
 		}
 		if o.names[p.Name][p.ID] == nil {
-			o.names[p.Name][p.ID] = &standing{place: p, seq: d.Seq}
+			o.names[p.Name][p.ID] = &standing{place: p, seq: d.Seq, call: o.s.calls.Load()}
 		}
 		o.lookAt(p.Name)
 	}
@@ -283,13 +284,14 @@ func (o *ownClaims) waitFor(name string) *lineWait {
 	return o.waits[name]
 }
 
-// isAhead says whether a place is of a later document than d, which is the latest known. Then the
-// numbers of documents have begun anew: somebody removed the line, or put it back to what it was.
+// isAhead says whether a place may be of a later document than d, which is the latest known: by its
+// number, or since d does not have it and was asked for before it was seen. Then the numbers of
+// documents may have begun anew: somebody removed the line, or put it back to what it was.
 func (o *ownClaims) isAhead(d *document) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, st := range o.names[string(d.Name)] {
-		if !st.leaving && d.Seq < st.seq {
+		if !st.leaving && (d.Seq < st.seq || d.call <= st.call && d.find(o.id, st.place) < 0) {
 			return true
 		}
 	}
@@ -324,6 +326,9 @@ func (o *ownClaims) learn(d *document) (rank int, leases []string) {
 			continue
 		}
 		i := d.find(o.id, st.place)
+		if i < 0 && d.call <= st.call {
+			continue
+		}
 		if i < 0 {
 			o.forgetLocked(string(d.Name), id)
 			o.spent.Add(id)

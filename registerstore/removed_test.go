@@ -96,6 +96,70 @@ func TestALineThatIsRemovedByHandEndsItsClaims(t *testing.T) {
 	}
 }
 
+// An answer that comes late tells of the line as it was before somebody removed it. Nobody takes it
+// for the latest: whoever had a place there would keep it, beside those of the new line.
+func TestALateAnswerOfALineThatWasRemovedByHand(t *testing.T) {
+	bubble(t, func(t *testing.T, h *hooked) {
+		s, other := storeOver(t, h), storeOver(t, h)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		first, late := granted(t, s, "first", time.Hour), granted(t, s, "late", time.Hour)
+		for range 5 { // so that the numbers of the next line come behind
+			if err := first.Release(ctx, claimed(t, first, "n")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second) // another claim ID
+		}
+		news := newsOf(ctx, late)
+		held := newsOf(ctx, first)
+		claimed(t, first, "n")
+		time.Sleep(time.Second)
+		answer := make(chan struct{})
+		h.bend(func(ctx context.Context, key string, value []byte, version string) (string, bool, error) {
+			next, ok, err := h.Register.Put(ctx, key, value, version)
+			if key == "line.n" {
+				h.bend(nil)
+				<-answer
+			}
+			return next, ok, err
+		})
+		entered := make(chan driver.Place, 1)
+		go func() { entered <- claimed(t, late, "n") }()
+		time.Sleep(time.Minute)
+		removeByHand(t, h, "n")
+		if q := claimed(t, granted(t, other, "second", time.Hour), "n"); !q.Held {
+			t.Fatal("the second does not lead")
+		}
+		time.Sleep(time.Minute)
+		third := granted(t, s, "third", time.Hour)
+		next := newsOf(ctx, third)
+		waits := claimed(t, third, "n") // in the new line: the process goes on reading it
+		third.Follow(waits)
+		time.Sleep(time.Minute)
+		if n := <-held; !n.Gone {
+			t.Errorf("the first was told %+v", n)
+		}
+		close(answer)
+		p := <-entered
+		late.Follow(p)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		select {
+		case n := <-news:
+			if !n.Gone || n.Place.ID != p.ID {
+				t.Errorf("it was told %+v", n)
+			}
+		default:
+			t.Error("an hour after its line was removed it waits for its turn there")
+		}
+		select {
+		case n := <-next:
+			t.Errorf("who waits in the new line was told %+v", n)
+		default:
+		}
+	})
+}
+
 // The same where the line is put back to what it was before the claim, and where nobody read it
 // between the claim and its end.
 func TestALineThatIsPutBackByHandEndsItsClaims(t *testing.T) {

@@ -12,15 +12,19 @@ import (
 
 // read returns the document of name as it is now.
 func (s *Store) read(ctx context.Context, name string) (*document, string, error) {
+	call := s.calls.Add(1)
 	value, version, err := s.look(ctx, s.lineKey(name))
 	if err != nil {
 		return nil, "", s.wrapLine("read", name, err)
 	}
 	d, err := parse(name, value, version)
-	if err == nil && version != "" {
+	if err != nil {
+		return nil, "", err
+	}
+	if d.call = call; version != "" {
 		s.offer(name, d, version)
 	}
-	return d, version, err
+	return d, version, nil
 }
 
 // step changes the document of name as one step, and returns the document as it is afterwards. F
@@ -62,9 +66,11 @@ func (s *Store) stepAs(
 		}
 		to.next(d, mark)
 		attempted, answer = to, err
+		call := s.calls.Add(1)
 		next, ok, err := s.put(ctx, s.lineKey(name), stored(to), version)
 		switch {
 		case err == nil && ok:
+			to.call = call
 			s.offer(name, to, next)
 			return to, answer
 		case errors.Is(err, driver.ErrRefused) && unknown == 0: // else an earlier one may happen yet

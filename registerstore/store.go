@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -49,6 +50,7 @@ type Store struct {
 	mu       sync.Mutex // also of each feed, lineWait and expiryWatch
 	closed   bool
 	feeds    map[string]*feed        // by name
+	calls    atomic.Uint64           // counts the calls that read or write lines
 	expiries map[string]*expiryWatch // by lease
 	brief    map[string]bool         // what watchBriefly watches, by lease and name
 }
@@ -216,11 +218,13 @@ func (s *Store) Lines(ctx context.Context, prefix string) (all []driver.Line, er
 	var mu sync.Mutex
 	var docs []*document
 	var claims []claim
+	call := s.calls.Add(1)
 	err = s.each(ctx, lines, prefix, func(name string, value []byte, version string) error {
 		d, err := parse(name, value, version)
 		if err != nil {
 			return err
 		}
+		d.call = call
 		s.offer(name, d, version)
 		mu.Lock()
 		defer mu.Unlock()
