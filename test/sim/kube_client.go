@@ -18,6 +18,7 @@ type kubeClient struct {
 	feeds    [2]*kubeFeed
 	expiries []*kubeExpiry
 	all      []*kubeHandle
+	calls    uint64 // counts those that read or write lines
 }
 
 func (s *kube) client(n *node) client {
@@ -186,11 +187,17 @@ func (c *kubeClient) ping(t *task) {
 	}
 }
 
+func (c *kubeClient) number() uint64 {
+	c.calls++
+	return c.calls
+}
+
 // read reads a line, and tells the feed.
 func (c *kubeClient) read(t *task, ctx *life, name int) (*kubeObject, error) {
+	call := c.number()
 	o, err := c.get(t, ctx, kubeKey{line: name})
 	if err == nil && o != nil {
-		c.feeds[name].offer(o)
+		c.feeds[name].offer(o, call)
 	}
 	return o, err
 }
@@ -212,10 +219,11 @@ func (c *kubeClient) step(
 			return docOf(o), err
 		}
 		to.seq++
+		call := c.number()
 		r, failed := c.put(t, ctx, kubeKey{line: name}, o.version(), kubeObject{doc: to}, why)
 		switch {
 		case failed == nil && r.ok:
-			c.feeds[name].offer(r.obj)
+			c.feeds[name].offer(r.obj, call)
 			return to, err
 		case errors.Is(failed, errRefused) && unknown == 0:
 			return nil, errRefused
@@ -262,15 +270,21 @@ type kubeFeed struct {
 	name  int
 	last  *kubeObject // the latest known
 	known bool        // it has been read
+	since uint64      // calls up to this number may have seen an earlier line of the name
+	call  uint64      // the one that has read or written last
 	need  bell
 }
 
-// offer tells of a line as it was read, and says whether nothing later is known.
-func (f *kubeFeed) offer(o *kubeObject) bool {
+// offer tells of a line as the call with that number has read or written it, and says whether
+// nothing later is known.
+func (f *kubeFeed) offer(o *kubeObject, call uint64) bool {
+	if call <= f.since && !f.c.s.w.plan.Broken.LateAnswers {
+		return false
+	}
 	if f.known && docOf(f.last).seq >= docOf(o).seq {
 		return f.last.version() == o.version()
 	}
-	f.known, f.last = true, o
+	f.known, f.last, f.call = true, o, call
 	f.c.ring()
 	return true
 }
@@ -282,10 +296,12 @@ func (f *kubeFeed) run(t *task) {
 		if !c.wanted(f.name) {
 			f.known, f.last, first, old = false, nil, true, 0
 			f.need.listen(t, nil, forever)
+			f.since = c.calls
 			continue
 		}
 		var o *kubeObject
 		var err error
+		call := c.number()
 		if first {
 			o, err = c.get(t, nil, key)
 		} else {
@@ -296,7 +312,7 @@ func (f *kubeFeed) run(t *task) {
 		}
 		if err == nil {
 			first, version = false, o.version()
-			if old++; f.offer(o) {
+			if old++; f.offer(o, call) {
 				old = 0
 			}
 			if old < 3 || f.wentBack(t, key) {
@@ -310,12 +326,12 @@ func (f *kubeFeed) run(t *task) {
 // wentBack is asked where the line was older again and again than what is known of it: what a read
 // finds that begins after that was known is the latest.
 func (f *kubeFeed) wentBack(t *task, key kubeKey) bool {
-	last := f.last
+	last, call := f.last, f.c.number()
 	o, err := f.c.get(t, nil, key)
-	if err != nil || t.w.plan.Broken.Numbers || f.offer(o) || f.last != last {
+	if err != nil || t.w.plan.Broken.Numbers || f.offer(o, call) || f.last != last {
 		return false
 	}
-	f.last = o
+	f.last, f.since, f.call = o, call, call
 	f.c.ring()
 	return true
 }

@@ -24,6 +24,7 @@ type kubeHandle struct {
 type kubePlace struct {
 	place
 	seq     uint64
+	call    uint64 // the last that had begun by then
 	leaving bool
 }
 
@@ -133,7 +134,7 @@ func (h *kubeHandle) claim(t *task, ctx *life, name int, id uint64) (place, erro
 	i := d.find(h.no, place{id: id})
 	p := place{name: name, id: id, token: d.claims[i].token, held: i == 0}
 	if !h.spent[id] && h.places[name].id != id {
-		h.places[name] = kubePlace{place: p, seq: d.seq}
+		h.places[name] = kubePlace{place: p, seq: d.seq, call: h.calls}
 		h.feeds[name].need.ring()
 	}
 	if !first {
@@ -200,7 +201,8 @@ func (h *kubeHandle) visit(t *task, ctx *life, name int, followed bool) (at int,
 		return 0, false
 	}
 	d := docOf(f.last)
-	if d.seq < pl.seq && !t.w.plan.Broken.Numbers { // the numbers have begun anew, perhaps
+	unsure := f.call <= pl.call && d.find(h.no, pl.place) < 0 && !t.w.plan.Broken.LateAnswers
+	if (d.seq < pl.seq || unsure) && !t.w.plan.Broken.Numbers { // the numbers have begun anew, perhaps
 		o, err := h.read(t, ctx, name)
 		if err != nil {
 			return 0, false

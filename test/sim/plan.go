@@ -80,6 +80,7 @@ type Broken struct {
 	FinalAfter503 bool // a refusal is final whatever was sent before
 	Numbers       bool // of two states of a line the one with the larger number is the later, always
 	OneSignal     bool // a watch is relied upon alone
+	LateAnswers   bool // an answer that comes late may tell of a line that was removed since
 
 	AnyTerm     bool // an owner hands a shard over whichever of its terms was asked to
 	EarlyHand   bool // or before its work has stopped
