@@ -61,8 +61,8 @@ func (g *gate) intercept(ctx context.Context, method string, req, reply any, cc 
 }
 
 // gated returns a store behind a gate, and a client of etcd's own that talks to the server
-// directly.
-func gated(t *testing.T, addr, direct string) (*Store, *gate, *clientv3.Client) {
+// directly. The store's client is dialed with opts too.
+func gated(t *testing.T, addr, direct string, opts ...grpc.DialOption) (*Store, *gate, *clientv3.Client) {
 	t.Helper()
 	g := &gate{}
 	client := func(addr string, opts ...grpc.DialOption) *clientv3.Client {
@@ -73,7 +73,8 @@ func gated(t *testing.T, addr, direct string) (*Store, *gate, *clientv3.Client) 
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	s, err := New(ending(t, time.Minute), client(addr, grpc.WithChainUnaryInterceptor(g.intercept)), Options{})
+	opts = append(opts, grpc.WithChainUnaryInterceptor(g.intercept))
+	s, err := New(ending(t, time.Minute), client(addr, opts...), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

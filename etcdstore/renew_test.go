@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/etcdsim"
+	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
 // TestSimulatedMoveOfMoreThanOneRenewalCan: etcd's leader has changed, and no renewal has the time
@@ -166,4 +169,67 @@ func TestSimulatedClaimsWithATry(t *testing.T) {
 			t.Errorf("seed 1: Claim = %v, and %d tries stand, want ErrRefused and none", err, len(c.Keys("primacy/y/")))
 		}
 	})
+}
+
+// answeredStream calls answered when a message has come.
+type answeredStream struct {
+	grpc.ClientStream
+	answered func()
+}
+
+func (s *answeredStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil {
+		s.answered()
+	}
+	return err
+}
+
+// A proof shows that the leader had a majority when it was asked for. One that is asked for before
+// the keepalive is answered says nothing of that answer: a leader that was deposed between the two
+// may have given it.
+func TestTheProofIsAskedForAfterTheKeepalive(t *testing.T) {
+	t.Parallel()
+	srv := etcdtest.Start(t, etcdtest.Options{})
+	var renewing, answered atomic.Bool
+	var early, late atomic.Int64
+	stream := func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+		opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		s, err := open(ctx, desc, cc, method, opts...)
+		if err != nil || !strings.HasSuffix(method, "/LeaseKeepAlive") {
+			return s, err
+		}
+		return &answeredStream{s, func() { answered.Store(true) }}, nil
+	}
+	s, g, _ := gated(t, srv.Addr(), srv.Addr(), grpc.WithChainStreamInterceptor(stream))
+	g.set(func() {
+		g.before = func(req any) {
+			read, isRead := req.(*pb.RangeRequest)
+			_, isTxn := req.(*pb.TxnRequest)
+			switch {
+			case !renewing.Load() || !isTxn && !(isRead && read.CountOnly):
+			case answered.Load():
+				late.Add(1)
+			default:
+				early.Add(1)
+			}
+		}
+	})
+	l := granted(t, s, "a", time.Minute)
+	for range 3 {
+		answered.Store(false)
+		early.Store(0)
+		late.Store(0)
+		renewing.Store(true)
+		err := l.Renew(ending(t, time.Minute))
+		renewing.Store(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if early.Load() != 0 || late.Load() != 3 {
+			t.Errorf("%d requests of the proof before the keepalive was answered and %d after, want 0 and 3",
+				early.Load(), late.Load())
+		}
+	}
 }
