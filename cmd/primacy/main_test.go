@@ -9,11 +9,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,21 +42,40 @@ const prompt = 30 * time.Second
 const beProgram = "TEST_BE_PRIMACY"
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
-		beSlow()
-	}
 	if os.Getenv(beProgram) != "" || len(os.Args) > 1 && os.Args[1] == supervise.GuardianArg {
 		main()
 	}
 	heed()
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() != "1" {
-		_ = f.Value.Set("16") // whatever the machine: they mostly wait
+		_ = f.Value.Set(strconv.Itoa(sideBySide()))
 	}
 	code := m.Run()
 	shared.close()
 	programtest.Remove()
 	os.Exit(code)
+}
+
+// sideBySide returns how many of these tests run at a time. They mostly wait, but each of them
+// starts the program some ten times, each time with two or three processes. That takes 10 ms of a
+// processor here and 80 ms there: on some virtual machines each new page of memory costs tens of
+// microseconds. Were the number the same everywhere, tests would meet their time limits on those.
+func sideBySide() int {
+	const fewest, most, each = 4, 16, 80 * time.Millisecond
+	exe, err := os.Executable()
+	if err != nil {
+		return fewest
+	}
+	cost := time.Duration(math.MaxInt64)
+	for range 3 { // the first one reads the program from the disk
+		version := exec.Command(exe, "version")
+		version.Env = []string{beProgram + "=1"}
+		if err := version.Run(); err != nil {
+			return fewest
+		}
+		cost = min(cost, version.ProcessState.UserTime()+version.ProcessState.SystemTime())
+	}
+	return max(fewest, min(most, int(time.Duration(runtime.NumCPU())*each/max(cost, 1))))
 }
 
 // heed makes this process catch the signals that it was started to ignore: SIGHUP by nohup, SIGINT
@@ -66,23 +87,6 @@ func heed() {
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
-}
-
-// slowGuardian is a file in the working folder that makes the next guardian, and no other, start as
-// late as it says.
-const slowGuardian = "slow-guardian"
-
-func beSlow() {
-	b, err := os.ReadFile(slowGuardian)
-	if err != nil {
-		return
-	}
-	_ = os.Remove(slowGuardian)
-	d, err := time.ParseDuration(string(b))
-	if err != nil {
-		panic(err)
-	}
-	time.Sleep(d)
 }
 
 // shared is what all tests use: one etcd server, and a folder with the program under its name.

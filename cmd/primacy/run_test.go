@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/slowguardian"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -200,7 +201,7 @@ func TestWaitGivesUpWith124(t *testing.T) {
 func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
 	onlyInVerify(t)
 	w := newWorld(t)
-	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("14s"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, slowguardian.File), []byte("14s"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := w.start("run", "--ttl", "20s", "--stop-timeout", "6s", "n", "sh", "-c",
@@ -212,11 +213,11 @@ func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
 
 func TestALeaseRevokedByHandEndsTheCommandWith122(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "n", "sh", "-c", `trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	p := w.start("run", "n", "sh", "-c", `trap '' TERM; echo up; sleep 1000`).prints("up")
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	p.ends(exitLost).complains(`leadership of "n" under token`)
 	// And by deleting the claim alone, as an operator may with etcdctl.
-	p = w.start("run", "n", "sh", "-c", `trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+	p = w.start("run", "n", "sh", "-c", `trap '' TERM; echo up; sleep 1000`).prints("up")
 	next := w.start("run", "n", "true").tells("waits for n")
 	w.delete("n/" + hexLease(w.awaitLine("n", 2)[0]))
 	p.ends(exitLost).complains(`leadership of "n" under token`, "removed by somebody else")
@@ -226,7 +227,7 @@ func TestALeaseRevokedByHandEndsTheCommandWith122(t *testing.T) {
 func TestResignedByAnOperatorIs123AndTheNextLeads(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("run", "--id", "first", "n", "sh", "-c",
-		`trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+		`trap 'kill $!; sleep 0.2; echo bye; exit 0' TERM; echo up; sleep 1000 & wait`).prints("up")
 	second := w.start("run", "--id", "second", "n", "sh", "-c", "echo up; sleep 1000").tells("first leads under token")
 	w.awaitLine("n", 2)
 	w.start("resign", "--reason", "new kernel", "n").ends(0).says("second\n").complains("has resigned; now: second")
@@ -239,7 +240,7 @@ func TestResignedByAnOperatorIs123AndTheNextLeads(t *testing.T) {
 func TestAResignThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
-		`trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+		`trap '' TERM; echo up; sleep 1000`).prints("up")
 	w.start("resign", "--wait", "500ms", "n").ends(exitNotAcquired).inOneLine().complains("still leads under token")
 	p.signal(syscall.SIGKILL)
 	w.killAll()

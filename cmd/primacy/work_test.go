@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/primacy-go/primacy/cmd/internal/slowguardian"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -130,13 +131,13 @@ func TestAStandbyThatDoesNotStart(t *testing.T) {
 	onlyInVerify(t)
 	w := newWorld(t)
 	first := w.start("run", "n", "sh", "-c", upAndSleep).prints("up")
-	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("1h"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, slowguardian.File), []byte("1h"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := w.start("run", "--standby", "exec sleep 1000", "n", "sh", "-c", "echo up")
 	// It must be the standby's guardian that hangs, and not the command's.
 	w.eventually("a guardian hangs", func() bool {
-		_, err := os.Stat(filepath.Join(w.dir, slowGuardian))
+		_, err := os.Stat(filepath.Join(w.dir, slowguardian.File))
 		return os.IsNotExist(err)
 	})
 	w.awaitLine("n", 2)
@@ -245,7 +246,7 @@ func TestLostBeforeTheRestart(t *testing.T) {
 		"--store", "etcd://"+proxy.Addr()+"/"+w.prefix, "n", "sh", "-c",
 		"echo up $PRIMACY_TOKEN; [ -e once ] && exec sleep 1000; touch once; exit 9")
 	p.tells("again in 1s")
-	if err := os.WriteFile(filepath.Join(w.dir, slowGuardian), []byte("4s"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(w.dir, slowguardian.File), []byte("4s"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	proxy.Hold()

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GuardianArg is the first argument of a process that must call [GuardianMain] and nothing else.
+// GuardianArg is the first argument of a guardian. This package's initialization does a guardian's
+// work; main must call [GuardianMain] and nothing else.
 const GuardianArg = "__guardian"
 
 // Errors, for errors.Is. All are of [Supervisor.Start], but for ErrEnding. Start has others too,

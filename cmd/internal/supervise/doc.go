@@ -14,8 +14,9 @@
 //
 // (The order "rebind" replaces the deadline: see [Process.Bind] below.)
 //
-// The guardian is this same executable again. The program therefore calls [GuardianMain] before
-// anything else when its first argument is [GuardianArg]. The guardian is the parent of the command
+// The guardian is this same executable again, with [GuardianArg] as its first argument. It guards
+// while this package is initialized, and the program's main calls [GuardianMain] before anything
+// else. The guardian is the parent of the command
 // and a child subreaper: the kernel makes it the parent of every process below it that loses its
 // own, also after setsid and a double fork. (After [Supervisor.Isolate] that parent is init: the
 // first process of the command's PID namespace, which is a child of the guardian.) The supervisor

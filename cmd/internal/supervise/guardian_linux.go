@@ -18,7 +18,7 @@ import (
 // ordersFD is where the guardian finds its end of the socket.
 const ordersFD = 3
 
-// guardian is the state of a guardian process. Only the loop of GuardianMain uses it, on one locked
+// guardian is the state of a guardian process. Only the loop of guard uses it, on one locked
 // thread, so it has no mutex. (The goroutine that newGuardian starts only writes to childEvent. The
 // one that runs the last action reads lastAction, which the loop changes no more by then.)
 //
@@ -32,7 +32,7 @@ type guardian struct {
 	alarm       *alarm     // ends a suspension of this process when the tree must be killed
 	killAlarm   *alarm     // with a namespace: kills this process, and so the tree, if alarm did not help
 	childEvent  int        // eventfd, set after each SIGCHLD
-	endLoop     bool       // the loop of GuardianMain ends, and the process with it
+	endLoop     bool       // the loop of guard ends, and the process soon after it
 
 	// Set by the start order.
 	command    startOrder
@@ -55,9 +55,32 @@ type guardian struct {
 	goneReported     bool               // nothing of the tree is left, and that is reported
 }
 
-// GuardianMain is the whole life of a guardian process. It does not return. handler carries out
-// what [Command].LastAction says; nil: nothing does.
+// guarding is this process's guardian once its command and the tree are gone; nil in every other
+// process.
+var guarding *guardian
+
+// A guardian guards before the packages of the program that come later have begun: the stores'
+// clients and PostgreSQL's tools, which a guardian does not need, would cost it half of its memory
+// and most of its time to start. Only a last action needs them.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == GuardianArg {
+		guarding = guard()
+	}
+}
+
+// GuardianMain is the end of a guardian process: the last action, if there is one to do. It does
+// not return. handler carries out what [Command].LastAction says; nil: nothing does. All else a
+// guardian has done before main, while this package was initialized.
 func GuardianMain(handler OrphanHandler) {
+	if handler != nil && guarding.lastAction.due {
+		guarding.lastAction.run(handler)
+	}
+	os.Exit(0)
+}
+
+// guard is a guardian's life until nothing is left of its command and the tree. It ends the process
+// if there is nothing to guard.
+func guard() *guardian {
 	// The kernel sends PDEATHSIG when the THREAD that forked ends. So the command must be forked by
 	// a thread that lives as long as this process; the Go runtime may end any other thread.
 	runtime.LockOSThread()
@@ -74,7 +97,6 @@ func GuardianMain(handler OrphanHandler) {
 		fmt.Fprintln(os.Stderr, "primacy: guardian:", err)
 		os.Exit(125)
 	}
-	g.lastAction.handler = handler
 	for !g.endLoop {
 		g.sleep()
 		now := boottime.Now()
@@ -97,7 +119,10 @@ func GuardianMain(handler OrphanHandler) {
 			g.act(now)
 		}
 	}
-	os.Exit(0)
+	if !g.lastAction.due {
+		os.Exit(0)
+	}
+	return g
 }
 
 func newGuardian() (*guardian, error) {
@@ -561,12 +586,10 @@ func (g *guardian) reportGone() {
 //     may yet die; and the socket of a dying one closes within moments.
 func (g *guardian) afterGone(now time.Duration) {
 	switch {
-	case !g.lastAction.wanted(): // no action, or no handler for it
+	case g.lastAction.action == nil:
 		g.endLoop = true
 	case g.orderReader.closed:
-		if g.supervisorDied() {
-			g.lastAction.run()
-		}
+		g.lastAction.due = g.supervisorDied()
 		g.endLoop = true
 	case now >= g.plan.deadline:
 		g.endLoop = true

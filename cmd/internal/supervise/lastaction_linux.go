@@ -8,14 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lastActionRunner is what a guardian needs to run its supervisor's [LastAction]. GuardianMain sets
-// handler; begin sets action and stderr; an order, which can come only after begin, replaces
-// action. The guardian's loop uses it, and then the handler's goroutine, beside which the loop
-// changes nothing.
+// lastActionRunner is what a guardian needs to run its supervisor's [LastAction]. begin sets action
+// and stderr; an order, which can come only after begin, replaces action. The guardian's loop uses
+// it, and once that has ended GuardianMain and the handler's goroutine.
 type lastActionRunner struct {
-	handler OrphanHandler // nil: the program has none
-	action  *LastAction   // nil: there is nothing to do
-	stderr  *stderrCopy
+	action *LastAction // nil: there is nothing to do
+	stderr *stderrCopy
+	due    bool // the supervisor has died, and nothing is left of the tree
 }
 
 // begin notes the last action of a command that has just started. It is called before the guardian
@@ -24,27 +23,24 @@ type lastActionRunner struct {
 // none, since the guardian must not keep a pipe open for nothing.
 func (l *lastActionRunner) begin(c startOrder) {
 	l.action, l.stderr = c.LastAction, &stderrCopy{fd: -1}
-	if l.handler != nil && (c.LastAction != nil || c.Deadline == NoDeadline) {
+	if c.LastAction != nil || c.Deadline == NoDeadline {
 		l.stderr = newStderrCopy(2)
 	}
 }
-
-// wanted says whether there is something to do when the supervisor has died.
-func (l *lastActionRunner) wanted() bool { return l.action != nil && l.handler != nil }
 
 // handlerExit is how long a handler may take to return when its context has ended.
 const handlerExit = time.Second
 
 // run calls the handler on a goroutine of its own. It returns when the handler has returned, or
-// when the handler's limit and handlerExit are over. The guardian's loop calls it, at most once,
-// when the supervisor is dead and nothing of the command is left.
-func (l *lastActionRunner) run() {
+// when the handler's limit and handlerExit are over. GuardianMain calls it, at most once, when the
+// supervisor is dead and nothing of the command is left.
+func (l *lastActionRunner) run(handler OrphanHandler) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	time.AfterFunc(stderrLimit, l.stderr.closePipeOrSocket)
 	go func() {
 		defer close(done)
-		l.handler(ctx, l.action.Payload, l.stderr)
+		handler(ctx, l.action.Payload, l.stderr)
 	}()
 	select {
 	case <-done:

@@ -39,7 +39,7 @@ const (
 )
 
 // newNamespace starts init and returns when the namespace is ready; after an error no init is left.
-// The caller is locked to a thread that lives as long as this process (GuardianMain sees to that):
+// The caller is locked to a thread that lives as long as this process (guard sees to that):
 // the kernel sends PDEATHSIG when the thread ends that forked.
 func newNamespace() (*namespace, error) {
 	fromGuardian, toInit, err := os.Pipe()

@@ -128,7 +128,7 @@ func shellCode(w syscall.WaitStatus) int {
 
 // lineReader reads lines from one end of the socket, which must be non-blocking. The guardian's
 // loop has one, and the supervisor's watcher another. Each reads on its own goroutine, on every
-// wake-up. (The guardian looks at the clock before it reads, the watcher after it: see GuardianMain
+// wake-up. (The guardian looks at the clock before it reads, the watcher after it: see guard
 // and watcher.run.) A separate goroutine must not do the reading: while the Go scheduler did not
 // run it, the loop would not know of a new deadline and would kill a command too early.
 type lineReader struct {

@@ -97,7 +97,7 @@ func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 func (s *Supervisor) Isolate() error {
 	s.isolate = true
 	p, err := s.Start(Command{
-		// GuardianMain exits at once on this argument.
+		// A guardian exits at once on this argument.
 		Args: []string{"/proc/self/exe", GuardianArg, checkIsolateArg}, NoJobControl: true,
 		Deadline: boottime.Now() + checkLimit, Grace: time.Second,
 	})
