@@ -25,7 +25,7 @@ import (
 )
 
 // stops is a command that says when it has stopped.
-const stops = `trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`
+const stops = `trap 'kill $!; sleep 0.2; echo bye; exit 0' TERM; echo up; sleep 1000 & wait`
 
 // crowd starts a candidate for each ID, one after the other, and returns them; the first leads.
 func (w *world) crowd(name string, ids ...string) map[string]*prog {
@@ -109,7 +109,7 @@ func TestATokenNamesTheOnlyTermThatIsAsked(t *testing.T) {
 func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
 	a := w.start("run", "--id", "a", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
-		`trap '' TERM; echo up; while :; do sleep 0.05; done`).prints("up")
+		`trap '' TERM; echo up; sleep 1000`).prints("up")
 	w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.awaitLine("n", 2)
 	w.start("transfer", "--wait", "500ms", "--to", "b",
@@ -123,8 +123,8 @@ func TestTheHeirGoesWhileTheWorkStops(t *testing.T) {
 	onlyInVerify(t)
 	w := newWorld(t)
 	a := w.start("run", "--id", "a", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
-		`trap 'echo stopping; until [ -e go ]; do sleep 0.05; done; exit 0' TERM; echo up
-		while :; do sleep 0.05; done`).prints("up")
+		`trap 'kill $!; echo stopping; until [ -e go ]; do sleep 0.05; done; exit 0' TERM; echo up
+		sleep 1000 & wait`).prints("up")
 	b := w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.awaitLine("n", 2)
 	c := w.start("run", "--id", "c", "n", "sh", "-c", stops)

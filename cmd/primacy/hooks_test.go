@@ -148,7 +148,7 @@ func TestOnExitRestart(t *testing.T) {
 	w.awaitLine("n", 0)
 	// Asked to end, it is not started again.
 	p = w.start("run", "--on-exit", "restart", "n", "sh", "-c",
-		"trap 'exit 4' TERM; echo up; while :; do sleep 0.02; done").prints("up")
+		"trap 'kill $!; exit 4' TERM; echo up; sleep 1000 & wait").prints("up")
 	p.signal(syscall.SIGTERM).ends(4)
 	// Lost in the pause, it is lost.
 	p = w.start("run", "--on-exit", "restart", "n", "sh", "-c", "exit 6").tells("started again in 1s")

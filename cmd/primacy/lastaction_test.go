@@ -20,7 +20,7 @@ import (
 // stubborn is a command of two workers that write to acts: one that ends on SIGTERM, and one in a
 // session of its own, which only SIGKILL meets.
 const stubborn = `setsid primacy worker acts & primacy worker acts & trap '' TERM
-	echo up; while :; do sleep 0.05; done`
+	echo up; sleep 1000`
 
 // upAndSleep is a command that says when it is there: before that, the guardian may not be.
 const upAndSleep = "echo up; exec sleep 1000"

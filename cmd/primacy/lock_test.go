@@ -286,7 +286,7 @@ func TestAnIgnoredHangupDoesNotEndTheWait(t *testing.T) {
 
 func TestALockLostOrTakenAwayStopsTheCommand(t *testing.T) {
 	w := newWorld(t)
-	const deaf = `trap '' TERM; echo up; while :; do sleep 0.05; done`
+	const deaf = `trap '' TERM; echo up; sleep 1000`
 	for _, flags := range [][]string{{"-x"}, {"-s"}, {"--slots", "2"}} {
 		args := append(append([]string{"lock"}, flags...), "n", "sh", "-c")
 		p := w.start(append(args, deaf)...).prints("up")
@@ -297,7 +297,7 @@ func TestALockLostOrTakenAwayStopsTheCommand(t *testing.T) {
 		p.ends(exitLost).complains(`the lock on "n" under token`, "removed by somebody else")
 		// An operator's word is another thing; only who holds alone can be asked.
 		p = w.start(append(args,
-			`trap 'sleep 0.2; echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done`)...).prints("up")
+			`trap 'kill $!; sleep 0.2; echo bye; exit 0' TERM; echo up; sleep 1000 & wait`)...).prints("up")
 		next := w.start("lock", "--id", "second", "n", "sh", "-c", "echo up; sleep 1000").tells("waits for the lock n")
 		w.awaitLine("n", 2)
 		if flags[0] != "-x" {

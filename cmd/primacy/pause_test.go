@@ -106,8 +106,8 @@ func TestAnOperatorTransfersWhilePaused(t *testing.T) {
 func TestWhoWasNamedIsRestartedInAPause(t *testing.T) {
 	onlyInVerify(t)
 	w := newWorld(t)
-	const waits = `trap 'echo stopping; until [ -e go-%s ]; do sleep 0.05; done; exit 0' TERM; echo up
-		while :; do sleep 0.05; done`
+	const waits = `trap 'kill $!; echo stopping; until [ -e go-%s ]; do sleep 0.05; done; exit 0' TERM; echo up
+		sleep 1000 & wait`
 	run := func(id, name, script string, place int) *prog {
 		p := w.start("run", "--id", id, "--ttl", "60s", "--stop-timeout", "20s", name, "sh", "-c", script)
 		w.awaitLine(name, place)

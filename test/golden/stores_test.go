@@ -28,7 +28,7 @@ import (
 const holds = `trap 'while ! test -e "$0.leave"; do sleep 0.05; done; exit 0' TERM; echo up; while ! test -e "$0.go"; do sleep 0.05; done`
 
 // obeys is a command that stays until it is asked to stop.
-const obeys = `trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`
+const obeys = `trap 'kill $!; exit 0' TERM; echo up; sleep 1000 & wait`
 
 func TestEtcd(t *testing.T) {
 	t.Parallel()

@@ -30,9 +30,14 @@ func TestTortureOnStores(t *testing.T) {
 		if d < time.Minute && under.long && os.Getenv("TORTURE_STORE") == "" {
 			continue
 		}
-		all.Go(func() {
+		torture := func() {
 			t.Run(under.name, func(t *testing.T) { tortureOn(t, under, seed, d, len(stores) == 1) })
-		})
+		}
+		if testing.Short() { // beside the tests of other packages: one after the other
+			torture()
+		} else {
+			all.Go(torture)
+		}
 	}
 	all.Wait()
 }
