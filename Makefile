@@ -143,7 +143,7 @@ pgsim: ## the decisions of primacy postgres in a simulated world, FOR (default 1
 pgtorture: tools ## three machines with primacy postgres and PostgreSQL under writers: real faults, FOR (default 30m), every acknowledged row on all of them; PEER=patroni, SERIES=1: see test/pgtorture/doc.go
 	cd test && PGTORTURE_CONTROL=1 PGTORTURE_ASYNC=1 PGTORTURE_FOR=$${FOR:-30m} PGTORTURE_PEER=$$PEER PGTORTURE_RESULTS=$$RESULTS PGTORTURE_SERIES=$$SERIES go test -count=1 -timeout 180m -v $${PEER:+-run TestTorture} ./pgtorture
 
-mutations: tools ## each rule taken out of the library in turn: a test must notice; MUTATIONS_SLICE=3/10 takes every tenth from the fourth on
+mutations: tools ## each rule taken out of the library in turn: a test must notice; MUTATIONS_SLICE=3/10 takes every tenth from the fourth on, MUTATIONS_FOR=10m begins none later
 	MUTATIONS=$${MUTATIONS:-all} go test -count=1 -timeout 180m -v ./test/mutations
 
 spec: tools ## the protocol, model-checked: all rules hold, and what goes wrong without each

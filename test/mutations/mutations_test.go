@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -201,7 +202,8 @@ func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err 
 
 // TestMutations demands that each mutation is caught. MUTATIONS=all runs all of them,
 // MUTATIONS=REGEXP those whose name matches, and nothing the ones of the core. MUTATIONS_SLICE=3/10
-// takes every tenth of them, from the fourth on.
+// takes every tenth of them, from the fourth on. MUTATIONS_FOR=10m begins none after that time, and
+// begins at a random one, so that runs on a slow machine have all of them in the end.
 func TestMutations(t *testing.T) {
 	which := os.Getenv("MUTATIONS")
 	switch which {
@@ -237,7 +239,26 @@ func TestMutations(t *testing.T) {
 	if len(todo) == 0 {
 		t.Fatalf("no mutation matches MUTATIONS=%q", which)
 	}
-	verdicts := tryAll(t, todo)
+	ctx := t.Context()
+	if s := os.Getenv("MUTATIONS_FOR"); s != "" {
+		long, err := time.ParseDuration(s)
+		if err != nil {
+			t.Fatalf("MUTATIONS_FOR: %v", err)
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, long)
+		defer cancel()
+		first := rand.N(len(todo))
+		todo = append(todo[first:], todo[:first]...)
+	}
+	verdicts := tryAll(ctx, t, todo)
+	if left := todo[len(verdicts):]; len(left) > 0 {
+		t.Logf("no time for %d of %d mutations, from %s to %s", len(left), len(todo), left[0].name,
+			left[len(left)-1].name)
+	}
+	if len(verdicts) == 0 {
+		t.Fatal("no time for a single mutation")
+	}
 	caught, none := 0, 0
 	table := &strings.Builder{}
 	w := tabwriter.NewWriter(table, 0, 0, 2, ' ', 0)
@@ -261,14 +282,19 @@ func TestMutations(t *testing.T) {
 	t.Logf("%d of %d mutations caught, %d not judged on this machine\n%s", caught, len(verdicts), none, table)
 }
 
-// tryAll tries two at a time: most of the time goes into compiling.
-func tryAll(t *testing.T, todo []mutation) []verdict {
-	verdicts := make([]verdict, len(todo))
+// tryAll tries two at a time: most of the time goes into compiling. It begins none when ctx has
+// ended, and returns the verdicts on those that it has tried.
+func tryAll(ctx context.Context, t *testing.T, todo []mutation) []verdict {
+	verdicts, begun := make([]verdict, len(todo)), 0
 	var all sync.WaitGroup
 	beside := make(chan struct{}, 2)
 	for i, m := range todo {
-		dir := t.TempDir()
 		beside <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		begun++
+		dir := t.TempDir()
 		all.Go(func() {
 			defer func() { <-beside }()
 			start := time.Now()
@@ -278,7 +304,7 @@ func tryAll(t *testing.T, todo []mutation) []verdict {
 		})
 	}
 	all.Wait()
-	return verdicts
+	return verdicts[:begun]
 }
 
 // The harness itself bites: a patch that changes nothing that counts is told as not caught, and one
