@@ -23,6 +23,7 @@ type campaigner struct {
 	interrupt context.CancelFunc
 	ordered   *core.ClaimOrder // what call returns next, whatever the store answers; nil: what the answer leads to
 	refusal   error            // what run returns if the store has refused the claim
+	keepsSeat bool             // the claim was freed, and its seat waits for the next lease
 }
 
 // newCampaigner returns a claim that takes events from now on.
@@ -68,6 +69,19 @@ func (k *campaigner) run(ctx context.Context) (*Term, error) {
 			return nil, err
 		}
 	}
+}
+
+// abandon gives the claim up after a panic that left run. It says whether the seat is left: then
+// the lease has ended, and the claim kept its seat for the next lease.
+func (k *campaigner) abandon() (seatLeft bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if o := k.ordered; o != nil && k.core.Phase() == core.Leaving { // nobody has followed the order to leave
+		go k.release(*o)
+	} else {
+		go k.release(k.stepLocked(core.ClaimEvent{Kind: core.GiveUp}))
+	}
+	return k.keepsSeat
 }
 
 // call follows the order o with one call on the store, do. It returns the next order. If that order
@@ -185,6 +199,7 @@ func (k *campaigner) vacateSeatLocked() { k.vacate() }
 // nextLease there is nothing to do: run returns errLeaseEnded, and campaignSeated goes on in the
 // same seat.
 func (k *campaigner) freedLocked(was core.ClaimPhase, nextLease bool) {
+	k.keepsSeat = nextLease
 	if k.onEvent != nil && k.term != nil && was != core.Leaving {
 		go k.onEvent(core.ClaimOver)
 	}
@@ -213,9 +228,23 @@ func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term,
 // campaignSeated is campaign for a caller that has the seat. Vacate gives the seat back: the claim
 // calls it when it is freed, and campaignSeated if it has no lease to make a claim under. X, if not
 // nil, gives the lock's previous claim up, at best in the call that enters this one. On each way
-// out x has been released.
+// out x has been released. (A panic in that call ends the process: it is on the queue's goroutine.)
+//
+// This is the caller's goroutine, so he may recover from a panic of the store's client. Then too
+// neither claim nor seat may stay: nobody would lead, for as long as this process runs.
 func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, vacate func(), x *exchange,
-) (*Term, error) {
+) (_ *Term, err error) {
+	var k *campaigner // the claim that has the seat; nil: none has it
+	err = errNoReturn
+	defer func() {
+		if !errors.Is(err, errNoReturn) {
+			return
+		}
+		x.release()
+		if k == nil || k.abandon() {
+			vacate()
+		}
+	}()
 	for {
 		if x != nil && !x.l.alive() {
 			x.release() // at once: others need not wait until this lease has run out
@@ -231,8 +260,9 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 		} else {
 			x.release()
 		}
-		k := newCampaigner(ctx, l, at, spec, vacate)
+		k = newCampaigner(ctx, l, at, spec, vacate)
 		if !l.join(&k.claim) { // the lease is ending. The store has not heard of k, and the seat stays ours
+			k = nil
 			_ = pause(ctx, 1) // do not spin on leases that end at once; run sees if ctx has ended
 			continue
 		}
@@ -241,9 +271,13 @@ func (s *Session) campaignSeated(ctx context.Context, at seat, spec claimSpec, v
 		if !errors.Is(err, errLeaseEnded) {
 			return t, err
 		}
+		k = nil
 		_ = pause(ctx, 1)
 	}
 }
+
+// errNoReturn is the error of a campaign that was left by a panic: its observers get it.
+var errNoReturn = errors.New("the campaign was left by a panic")
 
 // exchange gives up a claim of a lock's queue in the call that enters the queue's next claim: one
 // call in place of two. The right of the old claim is over. The next claim stands behind all who

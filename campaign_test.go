@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
 )
 
 func TestCampaignObeysItsContextAndLeavesNoTrace(t *testing.T) {
@@ -178,6 +179,192 @@ func TestACampaignThatGivesUpItsTurnLetsNobodyPast(t *testing.T) {
 		synctest.Wait()
 		if len(s.seats.taken) != 0 {
 			t.Errorf("%d names are kept though nobody stands for them", len(s.seats.taken))
+		}
+	})
+}
+
+// A panic of the store's client comes on the goroutine of the caller, who may recover. His claim is
+// given up then, whatever the store has made of it, and his next campaign wins.
+func TestAPanicOfTheClientLeavesNothing(t *testing.T) {
+	type campaign func(ctx context.Context, s *Session) error
+	elect := func(ctx context.Context, s *Session) error {
+		_, err := s.Election("n").Campaign(ctx, &CampaignOptions{ObeyPauses: true})
+		return err
+	}
+	acquire := func(ctx context.Context, s *Session) error {
+		_, err := s.Semaphore("n", 1).Acquire(ctx)
+		return err
+	}
+	for what, c := range map[string]struct {
+		campaign
+		waits  bool // somebody else leads meanwhile
+		breaks func(b *world, h *hooked)
+	}{
+		"the claim is not entered": {elect, false, func(_ *world, h *hooked) {
+			h.claim = func(driver.Lease, context.Context, ...driver.Claim) ([]driver.Place, error) { panic("client") }
+		}},
+		"a slot is not entered": {acquire, false, func(_ *world, h *hooked) {
+			h.claim = func(driver.Lease, context.Context, ...driver.Claim) ([]driver.Place, error) { panic("client") }
+		}},
+		"the claim is entered": {elect, false, func(_ *world, h *hooked) {
+			h.claim = func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+				_, _ = l.Claim(ctx, c...)
+				panic("client")
+			}
+		}},
+		"its lease ends meanwhile": {elect, false, func(b *world, h *hooked) {
+			h.claim = func(driver.Lease, context.Context, ...driver.Claim) ([]driver.Place, error) {
+				b.store.Partition("a", true)
+				time.Sleep(time.Minute)
+				b.store.Partition("a", false)
+				panic("client")
+			}
+		}},
+		"it waits": {elect, true, func(_ *world, h *hooked) {
+			h.follow = func(driver.Lease, ...driver.Place) { panic("client") }
+		}},
+		"it waits, and the store refuses to tell of it": {elect, true, func(_ *world, h *hooked) {
+			refused := make(chan driver.Place, 1)
+			h.follow = func(_ driver.Lease, p ...driver.Place) {
+				refused <- p[0]
+				time.Sleep(time.Second)
+				panic("client")
+			}
+			h.news = func(_ driver.Lease, ctx context.Context) ([]driver.News, error) {
+				select {
+				case p := <-refused:
+					return []driver.News{{Place: p, Refused: driver.ErrRefused}}, nil
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+		}},
+		"it is won, and the pauses are read": {elect, false, func(b *world, h *hooked) {
+			h.Store = &brokenJournal{Store: b.store}
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *world) {
+				h := &hookedJournal{hooked{Store: b.store}}
+				s := b.session("a", h, Options{})
+				var first *Term
+				if c.waits {
+					first = b.lead(b.session("b", b.store, Options{}), "n")
+				}
+				mends := b.breakable(&h.hooked, c.breaks)
+				func() {
+					defer func() {
+						if r := recover(); r != "client" {
+							t.Errorf("recovered: %v", r)
+						}
+					}()
+					t.Errorf("Campaign: %v", c.campaign(t.Context(), s))
+				}()
+				mends()
+				if c.waits {
+					_ = first.Unlock()
+				}
+				time.Sleep(time.Second) // for the release
+				b.holds("n", 0)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := c.campaign(ctx, s); err != nil {
+					t.Errorf("the next campaign: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// breakable breaks h, until mends is called.
+func (b *world) breakable(h *hooked, breaks func(*world, *hooked)) (mends func()) {
+	var broken atomic.Bool
+	bad := *h
+	breaks(b, &bad)
+	h.Store = bad.Store
+	h.claim = func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+		if broken.Load() && bad.claim != nil {
+			return bad.claim(l, ctx, c...)
+		}
+		return l.Claim(ctx, c...)
+	}
+	h.follow = func(l driver.Lease, p ...driver.Place) {
+		if broken.Load() && bad.follow != nil {
+			bad.follow(l, p...)
+		} else {
+			l.Follow(p...)
+		}
+	}
+	h.news = func(l driver.Lease, ctx context.Context) ([]driver.News, error) {
+		if broken.Load() && bad.news != nil {
+			return bad.news(l, ctx)
+		}
+		return l.News(ctx)
+	}
+	broken.Store(true)
+	return func() { broken.Store(false) }
+}
+
+// hookedJournal is a hooked store with the journal of the store below it.
+type hookedJournal struct{ hooked }
+
+func (h *hookedJournal) Append(ctx context.Context, name string, r driver.Record, keep int,
+) (driver.Record, bool, error) {
+	return h.Store.(driver.Journal).Append(ctx, name, r, keep)
+}
+
+func (h *hookedJournal) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	return h.Store.(driver.Journal).Records(ctx, name, before, limit)
+}
+
+func (h *hookedJournal) Journals(ctx context.Context, prefix string) ([]string, error) {
+	return h.Store.(driver.Journal).Journals(ctx, prefix)
+}
+
+// brokenJournal panics when it is read for the second time.
+type brokenJournal struct {
+	*memstore.Store
+	reads int
+}
+
+func (j *brokenJournal) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	if j.reads++; j.reads == 2 {
+		panic("client")
+	}
+	return j.Store.Records(ctx, name, before, limit)
+}
+
+// A candidate whose campaign was left by a panic follows, and may run again.
+func TestACandidateAfterAPanicOfTheClient(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		h := &hooked{Store: b.store}
+		h.claim = func(driver.Lease, context.Context, ...driver.Claim) ([]driver.Place, error) { panic("client") }
+		s, ended := b.session("a", h, Options{}), 0
+		go func() {
+			for ev := range s.Events(t.Context()) {
+				if ev.Kind == CampaignEnded {
+					ended++
+				}
+			}
+		}()
+		synctest.Wait()
+		c := s.Candidate("n", nil)
+		run := func() (recovered any, err error) {
+			defer func() { recovered = recover() }()
+			return nil, c.Run(t.Context(), func(context.Context, *Term) error { return nil })
+		}
+		if r, _ := run(); r != "client" {
+			t.Fatalf("recovered: %v", r)
+		}
+		if state, _ := c.State(); state != StateFollower {
+			t.Errorf("the candidate is a %v", state)
+		}
+		if synctest.Wait(); ended != 1 {
+			t.Errorf("%d campaigns were told to have ended, want 1", ended)
+		}
+		h.claim = nil
+		if r, err := run(); r != nil || err != nil {
+			t.Errorf("Run: %v, %v", r, err)
 		}
 	})
 }

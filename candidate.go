@@ -103,10 +103,14 @@ func (c *Candidate) begin(ctx context.Context) error {
 	return nil
 }
 
-// end marks that the candidate does not run. Its state is still leader if the work panicked.
+// end marks that the candidate does not run. Its state is still leader if the work panicked, and
+// candidate if the store's client did.
 func (c *Candidate) end() {
-	if state, t := c.State(); state == StateLeader {
+	switch state, t := c.State(); state {
+	case StateLeader:
 		c.step(core.Finished, nil, t.contextError())
+	case StateCandidate:
+		c.step(core.NotWon, nil, nil)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -63,7 +63,7 @@ type CampaignOptions struct {
 //
 // The answer may be old by the time it arrives: ask [Term.Check] before each act. The caller
 // resigns the term once its work has stopped; for the loop around that see [Candidate].
-func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, error) {
+func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (_ *Term, err error) {
 	var o CampaignOptions
 	if opts != nil {
 		o = *opts
@@ -94,11 +94,13 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (*Term, 
 	spec.sharedAnnouncements = own
 	e.s.readers.publish(Event{Kind: CampaignBegun, Name: e.name})
 	g := gate{s: e.s, name: e.name, health: o.Health, pauses: o.ObeyPauses}
-	t, err := g.campaign(ctx, spec)
-	if err != nil {
-		e.s.notWon(e.name, began, err)
-	}
-	return t, err
+	err = errNoReturn
+	defer func() {
+		if err != nil {
+			e.s.notWon(e.name, began, err)
+		}
+	}()
+	return g.campaign(ctx, spec)
 }
 
 // Restate replaces the value of this session's claim, which waits or leads; the place in the line

@@ -456,28 +456,29 @@ func (g *gate) once(ctx context.Context, spec claimSpec) (*Term, error) {
 	if err != nil {
 		return nil, err
 	}
+	begins := false
+	defer func() {
+		if !begins { // also if the store's client panics, and the application recovers
+			_ = t.Unlock() // the release goes on in the background
+		}
+	}()
 	if healthy, _ := g.health.healthy(); !healthy { // it was won in the moment in which it became unhealthy
-		_ = t.Unlock() // the release goes on in the background, here and below
 		return nil, errUnhealthy
 	}
 	if g.pauses {
 		p, err := g.forbidden(ctx, t)
 		switch {
 		case ctx.Err() != nil && (p != nil || err != nil):
-			_ = t.Unlock()
 			return nil, ctxEnded(ctx, "campaign for "+g.name, nil)
 		case t.Context().Err() != nil: // somebody asks for its end, or it is lost: of a pause that says nothing
-			_ = t.Unlock()
 			return nil, errGivenBack
 		case p != nil || err != nil:
 			g.tell(p, err)
 			g.gaveBack = true
-			_ = t.Unlock()
 			return nil, errGivenBack
 		}
 	}
-	if t.Check() != nil || !g.begin(t) {
-		_ = t.Unlock()
+	if begins = t.Check() == nil && g.begin(t); !begins {
 		return nil, errGivenBack
 	}
 	return t, nil

@@ -154,8 +154,10 @@ func (l *lease) claimIn(ctx context.Context, seat *seatState, c driver.Claim, en
 	if !ok {
 		return driver.Place{}, placeGone("claim", c.Name)
 	}
-	p, err := enter(cctx, seat, c)
-	l.seats.finish(seat)
+	p, err := func() (driver.Place, error) {
+		defer l.seats.finish(seat) // also if the client panics, and the application recovers
+		return enter(cctx, seat, c)
+	}()
 	if err == nil || !driver.IsFinal(err) {
 		return p, err
 	}
@@ -206,10 +208,7 @@ func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (dri
 		if err != nil {
 			return driver.Place{}, err
 		}
-		resp, doubt, err := l.sendEntry(ctx, c, req)
-		if doubt {
-			l.seats.doubt(seat)
-		}
+		resp, err := l.sendEntry(ctx, seat, c, req)
 		if err != nil {
 			if isGone(err) {
 				l.end()
@@ -234,11 +233,20 @@ func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (dri
 
 // sendEntry sends the Txn of an entry. A shared claim's is sent alone: it has many operations, and
 // it changes the part of the line that the next shared claim compares.
-func (l *lease) sendEntry(ctx context.Context, c driver.Claim, req *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
+func (l *lease) sendEntry(ctx context.Context, seat *seatState, c driver.Claim, req *pb.TxnRequest,
+) (resp *pb.TxnResponse, err error) {
+	doubt := true // if the client panics, and the application recovers, nobody knows whether c stands
+	defer func() {
+		if doubt {
+			l.seats.doubt(seat)
+		}
+	}()
 	if c.Slots != 0 {
-		return l.s.wire.Txn(ctx, verb("claim", c.Name), req)
+		resp, doubt, err = l.s.wire.Txn(ctx, verb("claim", c.Name), req)
+	} else {
+		resp, doubt, err = l.batch.send(ctx, "claim", c.Name, req, nil)
 	}
-	return l.batch.send(ctx, "claim", c.Name, req, nil)
+	return resp, err
 }
 
 // failed deals with an entry whose compares failed. What was read stands in the order of entry's
