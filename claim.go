@@ -223,14 +223,18 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 	o := c.stepLocked(e)
 	if err == nil && c.termState != nil && c.announcements != nil {
 		c.announcements.answered(c.shown, nil) // shown is what the call carried: campaigner.entryValue
-		c.showLocked()
+		announcer{c}.showLocked()
 	}
 	return o
 }
 
+// announcer brings the announcements to the store for one claim, whose mutex guards all that it
+// uses.
+type announcer struct{ *claim }
+
 // proclaim announces value for the claim while it leads. It returns the announcements that have it,
 // and its number.
-func (c *claim) proclaim(value []byte) (own *announcements, n uint64) {
+func (c announcer) proclaim(value []byte) (own *announcements, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.announcements == nil { // a lock's claim, or one of an Elections
@@ -244,7 +248,7 @@ func (c *claim) proclaim(value []byte) (own *announcements, n uint64) {
 
 // showLocked brings the last announcement to the store, if the store has the claim and not the
 // announcement. One Update is under way at a time, so that no older value overtakes a newer one.
-func (c *claim) showLocked() {
+func (c announcer) showLocked() {
 	if _, _, due := c.unshownLocked(); due && !c.showing {
 		c.showing = true
 		go c.show()
@@ -253,7 +257,7 @@ func (c *claim) showLocked() {
 
 // unshownLocked returns the last announcement, and the place to bring it to. Due says that the
 // store has the claim and not the announcement.
-func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
+func (c announcer) unshownLocked() (s *announcement, p driver.Place, due bool) {
 	phase := c.core.Phase()
 	if c.termState == nil || c.announcements == nil || c.freed || phase < core.Waiting || phase > core.Stopping {
 		return nil, p, false
@@ -264,7 +268,7 @@ func (c *claim) unshownLocked() (s *announcement, p driver.Place, due bool) {
 
 // show repeats Update until the store has the last announcement, or has the claim no more. It reads
 // c.announcements and c.value without mu: both were set before show began, and are not set again.
-func (c *claim) show() {
+func (c announcer) show() {
 	for tries := 0; ; {
 		_ = pause(c.l.ctx, tries) // lease.beat frees the claim before this ctx ends: then nothing is due
 		c.mu.Lock()
@@ -303,7 +307,7 @@ func (c *claim) show() {
 // the announcements have taken its value back: the last one has the number n and the value that was
 // confirmed before. If the claim shows that value already, the store needs no Update. So shown gets
 // the number n.
-func (c *claim) keepShown(id string, n uint64) {
+func (c announcer) keepShown(id string, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if id != c.place.ID {

@@ -158,7 +158,7 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.contexts().right, cancel)()
-	own, n := t.c.proclaim(value)
+	own, n := announcer{t.c}.proclaim(value)
 	err := own.wait(ctx, "proclaim "+t.c.name, n)
 	if over := t.Check(); err != nil && over != nil {
 		return over

@@ -282,7 +282,7 @@ func (s *Session) showAt(at seat) {
 		l.mu.Unlock()
 		if c != nil {
 			c.mu.Lock()
-			c.showLocked()
+			announcer{c}.showLocked()
 			c.mu.Unlock()
 		}
 	}
