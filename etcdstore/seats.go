@@ -17,12 +17,13 @@ import (
 type seatID = storeutil.Seat
 
 // seatState is what a lease knows of its claim on one seat. A seat has one claim at most: claims,
-// releases and transfers go one after another, and each takes the turn. seatID and turn never
-// change. seats.mu guards all other fields. slots and key are changed by begin alone, whose caller
-// has the turn: so whoever has the turn may read these two without seats.mu.
+// releases and transfers go one after another, and each takes the turn. seatID never changes, and
+// turn not between an open and its drop. seats.mu guards all other fields. slots and key are
+// changed by begin alone, whose caller has the turn: so whoever has the turn may read these two
+// without seats.mu.
 type seatState struct {
 	seatID
-	turn  chan struct{}      // a mutex that a context can interrupt: who holds it has put a value in
+	turn  chan struct{}      // a mutex that a context can interrupt: who holds it has put a value in; nil without refs
 	refs  int                // calls of open without their drop; with none, and no claim, it is forgotten
 	slots int                // of the claim, or of the last one
 	key   string             // of the claim, or of the last one
@@ -52,7 +53,11 @@ type seats struct {
 	mu    sync.Mutex // guards all of it, claims included
 	by    map[seatID]*seatState
 	spent storeutil.SpentIDs // claim IDs that were given up: they must not enter again
+	turns []chan struct{}    // for seats to come: most seats wait or hold, and no call has them open
 }
+
+// keptTurns is how many turns are kept for other seats. More calls than that seldom end at once.
+const keptTurns = 64
 
 // open returns the state of a seat, made if there is none. Each open needs a drop.
 func (ss *seats) open(id seatID) *seatState {
@@ -60,17 +65,30 @@ func (ss *seats) open(id seatID) *seatState {
 	defer ss.mu.Unlock()
 	seat := ss.by[id]
 	if seat == nil {
-		seat = &seatState{seatID: id, turn: make(chan struct{}, 1)}
+		seat = &seatState{seatID: id}
 		ss.by[id] = seat
 	}
-	seat.refs++
+	if seat.refs++; seat.refs > 1 {
+		return seat
+	}
+	if n := len(ss.turns); n > 0 {
+		seat.turn, ss.turns = ss.turns[n-1], ss.turns[:n-1]
+	} else {
+		seat.turn = make(chan struct{}, 1)
+	}
 	return seat
 }
 
 func (ss *seats) drop(seat *seatState) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
-	if seat.refs--; seat.refs == 0 && seat.id == "" {
+	if seat.refs--; seat.refs > 0 {
+		return
+	}
+	if len(ss.turns) < keptTurns {
+		ss.turns = append(ss.turns, seat.turn)
+	}
+	if seat.turn = nil; seat.id == "" {
 		delete(ss.by, seat.seatID)
 	}
 }
