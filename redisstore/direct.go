@@ -107,10 +107,10 @@ func (d *direct) eval(ctx context.Context, sc *script, keys []string, args []any
 			}
 		}()
 	}
-	answer, err := d.send("EVALSHA", sc.sha, keys, args)
+	answer, err := d.send("EVALSHA", sc.sha(), keys, args)
 	var no refusal
 	if errors.As(err, &no) && strings.HasPrefix(string(no), "NOSCRIPT") {
-		answer, err = d.send("EVAL", sc.text, keys, args)
+		answer, err = d.send("EVAL", sc.text(), keys, args)
 	}
 	got, err = parsed(answer, err)
 	return got, err != nil && !errors.As(err, &no) && !errors.Is(err, errReplica), err

@@ -28,7 +28,7 @@ type way struct {
 
 func newWay(t *testing.T, long bool) *way {
 	srv := redistest.Start(t, redistest.Options{})
-	w := &way{t: t, c: redis.NewClient(&redis.Options{Addr: srv.Addr()}), claim: claimScript.text, release: releaseScript.text, exchange: exchangeScript.text,
+	w := &way{t: t, c: redis.NewClient(&redis.Options{Addr: srv.Addr()}), claim: claimScript.text(), release: releaseScript.text(), exchange: exchangeScript.text(),
 		revisions: map[string]int64{}}
 	t.Cleanup(func() { w.c.Close() })
 	if long {
@@ -124,7 +124,7 @@ func (w *way) pushed() string {
 // looked reads the line's revision, which must have grown where something was pushed.
 func (w *way) looked(name string, changed bool) {
 	w.t.Helper()
-	r := w.run(linesScript.text, name).list(2).num(0)
+	r := w.run(linesScript.text(), name).list(2).num(0)
 	w.pushed() // the look may have met leases that have ended
 	if before := w.revisions[name]; changed && r <= before || r < before {
 		w.t.Fatalf("the revision of %s went from %d to %d, changed %v", name, before, r, changed)
@@ -148,7 +148,7 @@ func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
 			id := fmt.Sprintf("%014d%02d", seed, i)
 			leases = append(leases, id)
 			for _, w := range []*way{short, long} {
-				epoch[w] = w.run(grantScript.text, id, "owner", time.Hour.Milliseconds()/2, "channel"+id).str(1)
+				epoch[w] = w.run(grantScript.text(), id, "owner", time.Hour.Milliseconds()/2, "channel"+id).str(1)
 			}
 		}
 		for step := range 150 {
@@ -226,8 +226,8 @@ func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
 func TestTheRevisionOfALineThatVanished(t *testing.T) {
 	t.Parallel()
 	w := newWay(t, false)
-	epoch := w.run(grantScript.text, "a", "owner", 600000, "channel").str(1)
-	w.run(grantScript.text, "b", "owner", 600000, "channel")
+	epoch := w.run(grantScript.text(), "a", "owner", 600000, "channel").str(1)
+	w.run(grantScript.text(), "b", "owner", 600000, "channel")
 	w.enter(epoch, "a", "n", "1", 1, 0, "")
 	w.enter(epoch, "b", "n", "2", 1, 0, "")
 	time.Sleep(2 * time.Millisecond)
@@ -235,14 +235,14 @@ func TestTheRevisionOfALineThatVanished(t *testing.T) {
 	// Its last change was as long ago as that of one that vanishes: all numbers are those of two
 	// days before.
 	ctx, old := t.Context(), int64(48*time.Hour/time.Millisecond*64)
-	before := w.run(linesScript.text, "n").list(2).num(0) - old
+	before := w.run(linesScript.text(), "n").list(2).num(0) - old
 	n, err := w.c.HGet(ctx, "{primacy}:server", "n").Int64()
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.c.HSet(ctx, "{primacy}:server", "n", n-old)
 	w.c.Del(ctx, "{primacy}:line:n", "{primacy}:meta:n")
-	if after := w.run(linesScript.text, "n").list(2).num(0); after <= before || after%2 != 0 {
+	if after := w.run(linesScript.text(), "n").list(2).num(0); after <= before || after%2 != 0 {
 		t.Errorf("the revision went from %d to %d, want a larger one, and even", before, after)
 	}
 }

@@ -4,19 +4,35 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"strings"
+	"sync"
 )
 
 // script is one verb, which Redis runs as one step. All reads that can fail a verb come before its
 // first write: Redis does not undo what a script did before an error.
 type script struct {
-	name, text, sha string
-	once            bool // the store does not repeat it by itself
+	name string
+	made func() (text, sha string)
+	once bool // the store does not repeat it by itself
 }
 
+// newScript returns a script, which is put together when it is used first: every process of the
+// program has all of them, and few run any.
 func newScript(name string, parts ...string) *script {
-	text := headLua + strings.Join(parts, "")
-	sum := sha1.Sum([]byte(text))
-	return &script{name: name, text: text, sha: hex.EncodeToString(sum[:])}
+	return &script{name: name, made: sync.OnceValues(func() (text, sha string) {
+		text = headLua + strings.Join(parts, "")
+		sum := sha1.Sum([]byte(text))
+		return text, hex.EncodeToString(sum[:])
+	})}
+}
+
+func (sc *script) text() string {
+	text, _ := sc.made()
+	return text
+}
+
+func (sc *script) sha() string {
+	_, sha := sc.made()
+	return sha
 }
 
 // notRepeated marks a script that only the caller may repeat after an unknown outcome: a repeat by

@@ -203,9 +203,9 @@ func (s *server) eval(
 	if durable && s.replicas > 0 {
 		return s.evalWait(ctx, client, sc, args)
 	}
-	got, err := client.EvalSha(ctx, sc.sha, s.keys, args...).Result()
+	got, err := client.EvalSha(ctx, sc.sha(), s.keys, args...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		got, err = client.Eval(ctx, sc.text, s.keys, args...).Result()
+		got, err = client.Eval(ctx, sc.text(), s.keys, args...).Result()
 	}
 	return parsed(got, err)
 }
@@ -221,9 +221,9 @@ func (s *server) evalWait(ctx context.Context, client *redis.Client, sc *script,
 		pipe := client.Pipeline()
 		var eval *redis.Cmd
 		if full {
-			eval = pipe.Eval(ctx, sc.text, s.keys, args...)
+			eval = pipe.Eval(ctx, sc.text(), s.keys, args...)
 		} else {
-			eval = pipe.EvalSha(ctx, sc.sha, s.keys, args...)
+			eval = pipe.EvalSha(ctx, sc.sha(), s.keys, args...)
 		}
 		acks := pipe.Do(ctx, "WAIT", s.replicas, limit.Milliseconds()+1)
 		_, _ = pipe.Exec(ctx) // each command has its own error
