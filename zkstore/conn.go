@@ -41,6 +41,10 @@ func (s session) ask(c net.Conn, zxid int64) (session, error) {
 		return session{}, fmt.Errorf("it closed the connection (it may have no quorum): %w", err)
 	}
 	r := reader{rest: answer}
+	if len(answer) == 16 { // the header of an answer, after a new session that had ended before the server came to it
+		r.take(12) // number and zxid
+		return session{}, fmt.Errorf("it made no session: %w", serverError(r.int()))
+	}
 	r.int() // the version
 	got := session{timeout: time.Duration(r.int()) * time.Millisecond, id: r.long(), password: r.bytes()}
 	if r.short || got.id != 0 && got.timeout <= 0 {

@@ -187,6 +187,21 @@ func TestAnAnswerOfAnotherKindIsRefused(t *testing.T) {
 	}
 }
 
+// A server that stood still for as long as the shortest session lasts has ended the session that it
+// was asked for, and answers with the error alone. It speaks as ZooKeeper does: who opens the store
+// asks again.
+func TestASessionThatEndedBeforeItBeganIsAskedForAgain(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	go func() {
+		_, _ = io.ReadFull(server, make([]byte, 48))
+		_, _ = server.Write(appendInt(appendLong(appendInt(appendInt(nil, 16), 0), 0x4517), int32(errExpired)))
+	}()
+	if got, err := (session{}).ask(client, 0); !errors.Is(err, errExpired) || errors.Is(err, errStrange) {
+		t.Errorf("ask = %+v, %v, want %v", got, err, errExpired)
+	}
+}
+
 // answersSession answers what asks for a session on the other side of a pipe, and returns when that
 // had been read.
 func answersSession(t *testing.T, l *link, id int64) (read time.Duration, err error) {
