@@ -245,13 +245,14 @@ func TestAPanicOfTheClientLeavesNothing(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *world) {
-				h := &hookedJournal{hooked{Store: b.store}}
+				h := &hookedJournal{hooked{Store: b.store}, b.store}
 				s := b.session("a", h, Options{})
 				var first *Term
 				if c.waits {
 					first = b.lead(b.session("b", b.store, Options{}), "n")
 				}
 				mends := b.breakable(&h.hooked, c.breaks)
+				h.Journal = h.Store.(driver.Journal)
 				func() {
 					defer func() {
 						if r := recover(); r != "client" {
@@ -305,20 +306,10 @@ func (b *world) breakable(h *hooked, breaks func(*world, *hooked)) (mends func()
 	return func() { broken.Store(false) }
 }
 
-// hookedJournal is a hooked store with the journal of the store below it.
-type hookedJournal struct{ hooked }
-
-func (h *hookedJournal) Append(ctx context.Context, name string, r driver.Record, keep int,
-) (driver.Record, bool, error) {
-	return h.Store.(driver.Journal).Append(ctx, name, r, keep)
-}
-
-func (h *hookedJournal) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
-	return h.Store.(driver.Journal).Records(ctx, name, before, limit)
-}
-
-func (h *hookedJournal) Journals(ctx context.Context, prefix string) ([]string, error) {
-	return h.Store.(driver.Journal).Journals(ctx, prefix)
+// hookedJournal is a hooked store with a journal.
+type hookedJournal struct {
+	hooked
+	driver.Journal
 }
 
 // brokenJournal panics when it is read for the second time.

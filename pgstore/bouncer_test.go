@@ -21,7 +21,7 @@ func TestBehindPgbouncer(t *testing.T) {
 	if w := strings.Join(s.Caps().Warnings, " "); !strings.Contains(w, "pgbouncer") || s.Caps().Push {
 		t.Errorf("Caps = %+v, want a warning of the pooler, and no push", s.Caps())
 	}
-	a, b := granted(t, s, time.Minute), granted(t, opened(t, pgstore.Config{DSN: url}), time.Minute)
+	a, b := granted(t, s, steady), granted(t, opened(t, pgstore.Config{DSN: url}), steady)
 	p := entered(t, a, "n")
 	for range 5 {
 		done := waiting(t, b, entered(t, b, "n"))

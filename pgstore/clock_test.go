@@ -17,7 +17,7 @@ func TestAnotherClocksLeaseEndsInItsTTL(t *testing.T) {
 		"failover": "expires = clock_timestamp() + interval '1 hour', timeline = '00000000'",
 		"set back": "expires = clock_timestamp() + interval '1 hour'",
 	} {
-		dead, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+		dead, w := granted(t, s, steady), granted(t, s, steady)
 		entered(t, dead, name)
 		srv.Exec("UPDATE primacy.leases SET ttl = interval '2 seconds', " + set + " WHERE id = '" + dead.ID() + "'")
 		begun := time.Now()

@@ -67,7 +67,7 @@ func TestALinkThatDiesInACallHoldsUpNobody(t *testing.T) {
 	srv := server(t)
 	var mute atomic.Bool
 	dying := opened(t, pgstore.Config{DSN: srv.URLAt(muteAt(t, srv, "release(", 5, &mute))}) // a Sync has five bytes
-	l, w := granted(t, dying, time.Minute), granted(t, opened(t, pgstore.Config{DSN: srv.URL()}), time.Minute)
+	l, w := granted(t, dying, steady), granted(t, opened(t, pgstore.Config{DSN: srv.URL()}), steady)
 	p := entered(t, l, "n")
 	mute.Store(true)
 	ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
@@ -92,13 +92,13 @@ func TestAFrozenReaderOfLinesLocksNothing(t *testing.T) {
 	t.Parallel()
 	srv := server(t)
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	dead, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	dead, w := granted(t, s, steady), granted(t, s, steady)
 	entered(t, dead, "n")
 	expire(srv, dead)
 	if _, err := s.Lines(soon(t), ""); err != nil {
 		t.Fatal(err)
 	}
-	dead = granted(t, s, time.Minute)
+	dead = granted(t, s, steady)
 	entered(t, dead, "m")
 	expire(srv, dead)
 	tx, err := connected(t, srv).Begin(soon(t)) // the answer is on its way as long as this runs

@@ -52,7 +52,7 @@ func failover(t *testing.T, leave func(*pgtest.Server)) (old, now *pgtest.Server
 	if c := s.Caps(); len(c.Warnings) > 0 || c.BestEffort != "" {
 		t.Errorf("with a synchronous standby: warnings %q, BestEffort %q", c.Warnings, c.BestEffort)
 	}
-	l, w := granted(t, s, 6*time.Second), granted(t, s, time.Minute)
+	l, w := granted(t, s, 6*time.Second), granted(t, s, steady)
 	p, q := entered(t, l, "kept"), entered(t, w, "kept")
 	turn := waiting(t, w, q)
 	k, kw := keep(l), keep(w)
@@ -114,7 +114,7 @@ func TestACommitThatDidNotWaitForTheStandbyIsUnknown(t *testing.T) {
 	t.Parallel()
 	srv := harmed(t)
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	standbys(t, srv, "nobody")
 	cancelling, stop := context.WithCancel(context.Background())
 	defer stop()

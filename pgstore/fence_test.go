@@ -48,7 +48,7 @@ func TestFence(t *testing.T) {
 }
 
 func fenceRelease(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
-	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, w := granted(t, s, steady), granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	done := waiting(t, w, entered(t, w, p.Name))
 	tx := fenced(t, srv, p)
@@ -74,12 +74,12 @@ func fenceRelease(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 }
 
 func fenceTakeOver(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
-	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, w := granted(t, s, steady), granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	tx := fenced(t, srv, p)
 	expire(srv, l)
 	done := waiting(t, w, entered(t, w, p.Name))
-	third := granted(t, s, time.Minute)
+	third := granted(t, s, steady)
 	time.Sleep(200 * time.Millisecond)          // it looks some times
 	if q := entered(t, third, p.Name); q.Held { // it is neither let in nor held up
 		t.Errorf("place = %+v during a fenced transaction of the holder", q)
@@ -96,7 +96,7 @@ func fenceTakeOver(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 }
 
 func fenceRenew(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	tx := fenced(t, srv, p)
 	for range 3 {
@@ -113,7 +113,7 @@ func fenceRenew(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 }
 
 func fenceOver(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
-	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, w := granted(t, s, steady), granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	q := entered(t, w, p.Name)
 	refused := func(what string, token uint64) {
@@ -133,7 +133,7 @@ func fenceOver(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 	refused("fence of a released term", p.Token)
 	tx := fenced(t, srv, q)
 	_ = tx.Rollback(soon(t))
-	dead := granted(t, s, time.Minute)
+	dead := granted(t, s, steady)
 	d := entered(t, dead, rand.Text())
 	expire(srv, dead)
 	p.Name = d.Name
@@ -141,7 +141,7 @@ func fenceOver(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 }
 
 func fenceOthers(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
-	l, other := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, other := granted(t, s, steady), granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	fenced(t, srv, p)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -156,7 +156,7 @@ func fenceOthers(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 }
 
 func fenceDisplace(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	tx := fenced(t, srv, p)
 	done := make(chan driver.Place, 1)
@@ -173,7 +173,7 @@ func fenceDisplace(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 }
 
 func fenceClose(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
-	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, w := granted(t, s, steady), granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	done := waiting(t, w, entered(t, w, p.Name))
 	tx := fenced(t, srv, p)

@@ -23,10 +23,11 @@ func server(t *testing.T) *pgtest.Server {
 }
 
 // harmed is a database of its own on the server of the tests that stop it or set it up otherwise,
-// one after the other.
+// one after the other. A killed server has lost nothing that the kernel has: without fsync it need
+// not write all its files again before it starts, which takes long where disks are busy.
 func harmed(t *testing.T) *pgtest.Server {
 	t.Helper()
-	return pgtest.Exclusive(t, "harmed", "wal_writer_delay=10s", "autovacuum=off").Fresh()
+	return pgtest.Exclusive(t, "harmed", "wal_writer_delay=10s", "autovacuum=off", "fsync=off").Fresh()
 }
 
 // role makes a superuser with settings of its own, and returns the store URL under which it comes.
@@ -52,9 +53,15 @@ func long(t *testing.T) {
 	}
 }
 
+// A busy machine with a slow disk takes a minute to start a killed server again.
+const (
+	patience = 3 * time.Minute  // after which a call that should have returned is a failure
+	steady   = 10 * time.Minute // ttl of leases that must outlive their test without a renewal
+)
+
 // soon is a context for a call that must not hang.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -111,7 +118,7 @@ func (o outcome) must(t testing.TB) outcome {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("did not come: %s", what)
 		}

@@ -29,7 +29,7 @@ func TestMeasure(t *testing.T) {
 		slices.Sort(all)
 		t.Logf("%s: %d times, p10 %v, p50 %v, p90 %v, p99 %v, max %v", what, len(all), all[len(all)/10], all[len(all)/2], all[len(all)*9/10], all[len(all)*99/100], all[len(all)-1])
 	}
-	leases := []driver.Lease{granted(t, a, time.Minute), granted(t, b, time.Minute)}
+	leases := []driver.Lease{granted(t, a, steady), granted(t, b, steady)}
 	const name = "measured"
 	p := entered(t, leases[0], name)
 	variants := []struct {

@@ -22,7 +22,7 @@ func TestOddSettingsOfARole(t *testing.T) {
 		"DateStyle = 'SQL, DMY'", "search_path = ''", "default_transaction_deferrable = on", "extra_float_digits = -15", "plan_cache_mode = force_generic_plan", "row_security = off",
 		"array_nulls = off", "TimeZone = 'Asia/Tokyo'")
 	s := opened(t, pgstore.Config{DSN: url, Prefix: `ö"'\$`})
-	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, w := granted(t, s, steady), granted(t, s, steady)
 	const name, value = `näme 'with' "quotes" \ and {a,NULL} €`, "\x00\xffv\\alue"
 	p, err := l.Claim(soon(t), driver.Claim{Name: name, ID: rand.Text(), Value: []byte(value)}, driver.Claim{Name: "NULL", ID: rand.Text()})
 	if err != nil {
@@ -60,7 +60,7 @@ func TestNoTextEndsItsQuotes(t *testing.T) {
 	srv := server(t)
 	srv.Exec("CREATE TABLE canary (x int)")
 	s := opened(t, pgstore.Config{DSN: role(srv, "standard_conforming_strings = off", "backslash_quote = on"), Prefix: `a"'$1 -- $2`})
-	owner := granted(t, s, time.Minute)
+	owner := granted(t, s, steady)
 	for i, bad := range []string{`'); DROP TABLE canary; --`, `\'); DROP TABLE canary; --`, `\`, `$1 $2 $15`, `-- `, `/*`, `E'\''`, `"}'); DROP TABLE canary; --`, `{NULL,"}`, "\n\r\t\v", "{S}.{Q}{SALT}", "-1", "\u2028'",
 		"\xbf'); DROP TABLE canary; --", "\x00'; DROP TABLE canary; --", "ab\xc0\xa7); DROP TABLE canary; --"} {
 		sound := func(what string, err error) {
@@ -113,7 +113,7 @@ func TestTimeLimitsOfARole(t *testing.T) {
 	t.Parallel()
 	srv := server(t)
 	s := opened(t, pgstore.Config{DSN: role(srv, "statement_timeout = 300", "lock_timeout = 200", "idle_in_transaction_session_timeout = 3000", "idle_session_timeout = 500")})
-	l, w := granted(t, s, 2*time.Second), granted(t, s, time.Minute)
+	l, w := granted(t, s, 2*time.Second), granted(t, s, steady)
 	p := entered(t, l, "n")
 	done := waiting(t, w, entered(t, w, "n"))
 	for range 4 {

@@ -83,7 +83,7 @@ func connected(t *testing.T, srv *pgtest.Server) *pgx.Conn {
 // exhausted.
 func renewalsHaveTheirOwn(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL() + "&pool_max_conns=2"})
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	name := rand.Text()
 	unlock := locked(t, srv, name)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -109,7 +109,7 @@ func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
 	srv.Exec(pgstore.Grants("", fullUp))
 	url := strings.Replace(srv.URL(), pgtest.User+"@", fullUp+"@", 1)
 	s := opened(t, pgstore.Config{DSN: url + "&pool_max_conns=1"})
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	full := false
 	for range 10 {
 		c, err := pgx.Connect(soon(t), url)
@@ -141,7 +141,7 @@ func renewalsInAFullServer(t *testing.T, srv *pgtest.Server) {
 // GreptimeDB issue 7670: a client's time limit leaks the lock that the server grants later.
 func timeoutLeaksNothing(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l, other := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, other := granted(t, s, steady), granted(t, s, steady)
 	name := rand.Text()
 	unlock := locked(t, srv, name)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
@@ -172,7 +172,7 @@ func timeoutLeaksNothing(t *testing.T, srv *pgtest.Server) {
 
 func claimDuringRelease(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	c := driver.Claim{Name: rand.Text(), ID: rand.Text()}
 	places, err := l.Claim(soon(t), c)
 	if err != nil {
@@ -207,7 +207,7 @@ func tablesAreLogged(t *testing.T, srv *pgtest.Server) {
 // now() is when the transaction began: a lease counted from there ends before its holder thinks.
 func timesAreTrue(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	c := connected(t, srv)
 	tx, err := c.Begin(soon(t))
 	if err != nil {
@@ -230,7 +230,7 @@ func timesAreTrue(t *testing.T, srv *pgtest.Server) {
 func listenerKilled(t *testing.T, srv *pgtest.Server) {
 	listens := "listens" + rand.Text()
 	holds, waits := opened(t, pgstore.Config{DSN: srv.URL()}), pgstore.Patient(opened(t, pgstore.Config{DSN: srv.URL() + "&application_name=" + listens}))
-	l, w := granted(t, holds, time.Minute), granted(t, waits, time.Minute)
+	l, w := granted(t, holds, steady), granted(t, waits, steady)
 	name := rand.Text()
 	for i := range 4 {
 		p := entered(t, l, name)
@@ -259,7 +259,7 @@ func otherTimeline(t *testing.T, srv *pgtest.Server) {
 	if ln, err := s.Line(soon(t), name); err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
 		t.Errorf("line = %+v, %v, want the claim to stand", ln, err)
 	}
-	w := granted(t, s, time.Minute)
+	w := granted(t, s, steady)
 	got := (<-waiting(t, w, entered(t, w, name))).must(t)
 	if took := got.at.Sub(begun); took < 8*time.Second {
 		t.Errorf("taken over after %v, want a whole ttl of this server's clock", took)
@@ -275,7 +275,7 @@ func otherTimeline(t *testing.T, srv *pgtest.Server) {
 // the disk.
 func renewalUnderWay(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l, w := granted(t, s, time.Minute), granted(t, s, time.Minute)
+	l, w := granted(t, s, steady), granted(t, s, steady)
 	name := rand.Text()
 	entered(t, l, name)
 	expire(srv, l)
@@ -354,7 +354,7 @@ func TestMoreNamesThanTheServerHasLocksFor(t *testing.T) {
 
 func removedSilently(t *testing.T, srv *pgtest.Server) {
 	s := pgstore.Patient(opened(t, pgstore.Config{DSN: srv.URL()}))
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	p, q := entered(t, l, rand.Text()), entered(t, l, rand.Text())
 	news := make(chan driver.News, 1)
 	go func() {

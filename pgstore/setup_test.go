@@ -36,7 +36,7 @@ func plainRole(t *testing.T, srv *pgtest.Server) {
 	}
 	srv.Exec(pgstore.Grants("theirs", plain))
 	s = opened(t, c)
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	p := entered(t, l, "n")
 	if err := l.Renew(soon(t)); err != nil || !p.Held {
 		t.Errorf("%+v, Renew: %v", p, err)
@@ -74,7 +74,7 @@ func manyOpen(t *testing.T, srv *pgtest.Server) {
 func oddPrefixes(t *testing.T, srv *pgtest.Server) {
 	for _, prefix := range []string{`we"ird'na\me`, "$primacy$ {S} $$", "'); DROP TABLE x; --", "ümläut", strings.Repeat("x", 63), "{NAME}{Q}"} {
 		s := opened(t, pgstore.Config{DSN: srv.URL(), Prefix: prefix})
-		l := granted(t, s, time.Minute)
+		l := granted(t, s, steady)
 		p := entered(t, l, "n")
 		if ln, err := s.Line(soon(t), "n"); err != nil || ln.Holder == nil || ln.Holder.Token != p.Token {
 			t.Errorf("line in schema %q = %+v, %v", prefix, ln, err)
@@ -101,7 +101,7 @@ func oddPrefixes(t *testing.T, srv *pgtest.Server) {
 
 func unfitNames(t *testing.T, srv *pgtest.Server) {
 	s := opened(t, pgstore.Config{DSN: srv.URL()})
-	l := granted(t, s, time.Minute)
+	l := granted(t, s, steady)
 	for _, name := range []string{"", "a\x00b", "\xff\xfe", strings.Repeat(rand.Text(), 2000)} {
 		_, err := l.Claim(soon(t), driver.Claim{Name: name, ID: rand.Text()})
 		if !errors.Is(err, driver.ErrRefused) || strings.Contains(err.Error(), "\n") {

@@ -28,7 +28,8 @@ type way struct {
 
 func newWay(t *testing.T, long bool) *way {
 	srv := redistest.Start(t, redistest.Options{})
-	w := &way{t: t, c: redis.NewClient(&redis.Options{Addr: srv.Addr()}), claim: claimScript.text(), release: releaseScript.text(), exchange: exchangeScript.text(),
+	w := &way{t: t, c: redis.NewClient(&redis.Options{Addr: srv.Addr()}), claim: claimScript.text(),
+		release: releaseScript.text(), exchange: exchangeScript.text(),
 		revisions: map[string]int64{}}
 	t.Cleanup(func() { w.c.Close() })
 	if long {

@@ -27,6 +27,9 @@ import (
 // stops is a command that says when it has stopped.
 const stops = `trap 'kill $!; sleep 0.2; echo bye; exit 0' TERM; echo up; sleep 1000 & wait`
 
+// deaf is a command that does not stop when it is asked to.
+const deaf = `trap '' TERM; echo up; sleep 1000`
+
 // crowd starts a candidate for each ID, one after the other, and returns them; the first leads.
 func (w *world) crowd(name string, ids ...string) map[string]*prog {
 	w.Helper()
@@ -109,7 +112,7 @@ func TestATokenNamesTheOnlyTermThatIsAsked(t *testing.T) {
 func TestATransferThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
 	a := w.start("run", "--id", "a", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
-		`trap '' TERM; echo up; sleep 1000`).prints("up")
+		deaf).prints("up")
 	w.start("run", "--id", "b", "n", "sh", "-c", stops)
 	w.awaitLine("n", 2)
 	w.start("transfer", "--wait", "500ms", "--to", "b",

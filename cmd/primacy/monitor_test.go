@@ -47,7 +47,7 @@ func words(all []event) (words []string) {
 func TestEventsTellALife(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--id", "me", "--events", "log", "--on-lost", "recampaign", "--on-elected", "true", "n", "sh",
-		"-c", "trap '' TERM; echo up; sleep 1000").prints("up\n")
+		"-c", deaf).prints("up\n")
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	p.prints("up\nup\n")
 	w.start("resign", "--id", "op", "--reason", "new kernel", "n").ends(0)

@@ -213,11 +213,11 @@ func TestAGuardianThatStartsLateCostsNoTerm(t *testing.T) {
 
 func TestALeaseRevokedByHandEndsTheCommandWith122(t *testing.T) {
 	w := newWorld(t)
-	p := w.start("run", "n", "sh", "-c", `trap '' TERM; echo up; sleep 1000`).prints("up")
+	p := w.start("run", "n", "sh", "-c", deaf).prints("up")
 	w.revoke(w.awaitLine("n", 1)[0].Lease)
 	p.ends(exitLost).complains(`leadership of "n" under token`)
 	// And by deleting the claim alone, as an operator may with etcdctl.
-	p = w.start("run", "n", "sh", "-c", `trap '' TERM; echo up; sleep 1000`).prints("up")
+	p = w.start("run", "n", "sh", "-c", deaf).prints("up")
 	next := w.start("run", "n", "true").tells("waits for n")
 	w.delete("n/" + hexLease(w.awaitLine("n", 2)[0]))
 	p.ends(exitLost).complains(`leadership of "n" under token`, "removed by somebody else")
@@ -227,7 +227,7 @@ func TestALeaseRevokedByHandEndsTheCommandWith122(t *testing.T) {
 func TestResignedByAnOperatorIs123AndTheNextLeads(t *testing.T) {
 	w := newWorld(t)
 	first := w.start("run", "--id", "first", "n", "sh", "-c",
-		`trap 'kill $!; sleep 0.2; echo bye; exit 0' TERM; echo up; sleep 1000 & wait`).prints("up")
+		stops).prints("up")
 	second := w.start("run", "--id", "second", "n", "sh", "-c", "echo up; sleep 1000").tells("first leads under token")
 	w.awaitLine("n", 2)
 	w.start("resign", "--reason", "new kernel", "n").ends(0).says("second\n").complains("has resigned; now: second")
@@ -240,7 +240,7 @@ func TestResignedByAnOperatorIs123AndTheNextLeads(t *testing.T) {
 func TestAResignThatIsNotObeyedIs124(t *testing.T) {
 	w := newWorld(t)
 	p := w.start("run", "--ttl", "60s", "--stop-timeout", "20s", "n", "sh", "-c",
-		`trap '' TERM; echo up; sleep 1000`).prints("up")
+		deaf).prints("up")
 	w.start("resign", "--wait", "500ms", "n").ends(exitNotAcquired).inOneLine().complains("still leads under token")
 	p.signal(syscall.SIGKILL)
 	w.killAll()

@@ -44,7 +44,8 @@ func TestVerbs(t *testing.T) {
 	says("leader of nothing", "leader", "billing", "-o", "json")
 	says("history of nothing", "history", "billing", "-o", "json")
 
-	const tells = `env | grep ^PRIMACY_ >"$0.env"; cp "$PRIMACY_STATE_FILE" "$0.state"; trap 'kill $!; exit 3' TERM; echo up; sleep 1000 & wait`
+	const tells = `env | grep ^PRIMACY_ >"$0.env"; cp "$PRIMACY_STATE_FILE" "$0.state"
+		trap 'kill $!; exit 3' TERM; echo up; sleep 1000 & wait`
 	file := filepath.Join(w.dir, "first")
 	first := w.start("run", "--id", "web-1", "--value", "v1", "--events", file+".events", "billing", "--", "sh", "-c", tells, file).prints("up")
 	b.is("environment of a command", func() string {
