@@ -93,15 +93,19 @@ func (k *campaigner) abandon() (seatLeft bool) {
 // call for a leading claim before it is given up.
 func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	do func(context.Context, driver.Place) (driver.Place, error)) (core.ClaimOrder, error) {
-	callCtx, cancel := context.WithCancel(ctx)
+	if o.Tries > 0 { // under a context of its own: it must not use the time of the call
+		pauseCtx, cancel := context.WithCancel(ctx)
+		if _, ordered := k.interruptWith(cancel); ordered == nil {
+			_ = pause(pauseCtx, o.Tries)
+		}
+		cancel()
+	}
+	callCtx, cancel := k.callContext(ctx, o)
 	defer cancel()
-	k.mu.Lock()
-	asked, ordered := k.place, k.ordered // an order that comes after this finds interrupt set
-	k.interrupt = cancel
-	k.mu.Unlock()
+	asked, ordered := k.interruptWith(cancel)
 	var got driver.Place
 	err := context.Canceled // unless the store is asked
-	if ordered == nil && pause(callCtx, o.Tries) == nil {
+	if ordered == nil && ctx.Err() == nil {
 		got, err = do(callCtx, asked)
 	}
 	k.mu.Lock()
@@ -124,9 +128,24 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	return k.answeredLocked(got, err), k.refusal // nil, unless the store refused the claim
 }
 
+// callContext returns the context of the call that follows o. To enter takes at most one attempt.
+func (k *campaigner) callContext(ctx context.Context, o core.ClaimOrder) (context.Context, context.CancelFunc) {
+	if o.Do == core.Enter {
+		return context.WithTimeout(ctx, k.l.timing.Attempt)
+	}
+	return context.WithCancel(ctx)
+}
+
+// interruptWith has each order that comes after this call cancel. It returns the order that came
+// before, or nil, and the claim's place.
+func (k *campaigner) interruptWith(cancel context.CancelFunc) (driver.Place, *core.ClaimOrder) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.interrupt = cancel
+	return k.place, k.ordered
+}
+
 func (k *campaigner) enter(ctx context.Context, p driver.Place) (driver.Place, error) {
-	ctx, cancel := context.WithTimeout(ctx, k.l.timing.Attempt)
-	defer cancel()
 	claim := driver.Claim{Name: p.Name, Seat: p.Seat, Slots: p.Slots, ID: p.ID, Value: k.entryValue(p.ID), Try: k.try}
 	if k.enterByExchange != nil {
 		if got, err := k.enterByExchange(ctx, claim); !errors.Is(err, driver.ErrRefused) {

@@ -74,6 +74,29 @@ func TestAnInterruptedPauseIsNotAnAnswerOfTheStore(t *testing.T) {
 	})
 }
 
+// The pauses between tries grow to a second, which may be all the time that a try has.
+func TestAPauseDoesNotUseTheTimeOfTheTry(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		var left []time.Duration
+		h := &hooked{Store: b.store}
+		h.claim = func(_ driver.Lease, ctx context.Context, _ ...driver.Claim) ([]driver.Place, error) {
+			until, _ := ctx.Deadline()
+			left = append(left, time.Until(until))
+			return nil, errors.New("no answer")
+		}
+
+		s := b.session("a", h, Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := s.Election("n").Campaign(ctx, nil); !errors.Is(err, ErrUnreachable) {
+			t.Errorf("Campaign: %v", err)
+		}
+		if len(left) < 5 || left[4] != left[0] {
+			t.Errorf("the tries had %v, want the same time for each", left)
+		}
+	})
+}
+
 func TestACampaignThatFindsItsLeaseGoneStandsUnderTheNext(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", &hooked{Store: b.store, news: noNews}, Options{})

@@ -889,6 +889,28 @@ func TestLockAllReturnsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
+// Who waits for a lock returns when his context ends, though the store's client ignores that.
+func TestLockReturnsThoughTheClientIgnoresItsContext(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		answers := make(chan struct{})
+		h := &hooked{Store: b.store}
+		h.claim = func(l driver.Lease, ctx context.Context, c ...driver.Claim) ([]driver.Place, error) {
+			<-answers
+			return l.Claim(ctx, c...)
+		}
+
+		s := b.session("a", h, Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		time.AfterFunc(time.Minute, func() { close(answers) })
+		at := b.clock()
+		_, err := s.Mutex("n", nil).Lock(ctx)
+		if took := b.clock() - at; err == nil || took > 3*time.Second {
+			t.Errorf("Lock returned after %v, its context ended after 2s: %v", took, err)
+		}
+	})
+}
+
 // notoken is a store that has no tokens.
 type notoken struct{ driver.Store }
 
