@@ -455,6 +455,9 @@ func (c *claim) endedErrorLocked(token Token, cause core.Cause) *EndedError {
 	if r := c.requestLocked(cause); r != nil {
 		e.By, e.Reason, e.To = r.By, r.Reason, r.To
 	}
+	if cause == core.Expired {
+		e.Reason = c.l.stalls.inWords(core.Time(c.l.lastDeadline.Load()))
+	}
 	return e
 }
 

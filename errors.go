@@ -14,7 +14,7 @@ import (
 // these inside an [*EndedError]; in its place stands the cause of the caller's own context, if that
 // ended the term. Test with errors.Is.
 var (
-	ErrExpired     = errors.New("the lease ran out: the store did not renew it in time")
+	ErrExpired     = errors.New("the lease was not renewed in time")
 	ErrDeposed     = errors.New("the claim was removed by somebody else")
 	ErrResigned    = errors.New("resigned")
 	ErrTransferred = errors.New("handed over to another candidate")
@@ -56,6 +56,7 @@ func invalid(format string, args ...any) error {
 
 // Reason is why a term of an election ended, as one word that does not change. EndedError.Reason
 // and Request.Reason are not this word: they are free text, which Event and TermRecord call Text.
+// (Of a term that expired TermRecord has Paused and DownFrom instead.)
 type Reason string
 
 // The reasons. The leader's session tells the first six, the guardian of a command tells Died, and

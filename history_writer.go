@@ -712,9 +712,7 @@ func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 // explainLocked says what kept the lease of an expired term from being renewed, as far as this
 // process knows.
 func (w *historyWriter) explainLocked(c *claim, r *record) {
-	if paused := c.l.pausedFor(); paused >= c.l.timing.TTL/2 { // shorter ones leave the time for a renewal
-		r.Paused = int64(paused / time.Millisecond)
-	}
+	r.Paused = int64(c.l.stalls.paused() / time.Millisecond)
 	// An outage of less than half a TTL is not told: what looks like one may be a pause of this
 	// process.
 	if since := w.s.outages.currentSince(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -385,8 +386,10 @@ func TestALeaderTellsOfAnOutage(t *testing.T) {
 		s := b.session("a", net, Options{})
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
+		var causes []string
 		go s.Run(ctx, "x", func(ctx context.Context, _ *Term) error {
 			<-ctx.Done()
+			causes = append(causes, context.Cause(ctx).Error())
 			return ctx.Err()
 		})
 		time.Sleep(time.Minute)
@@ -404,6 +407,11 @@ func TestALeaderTellsOfAnOutage(t *testing.T) {
 		}
 		if gap := all[0].Gap; gap == nil || *gap < 55*time.Second || *gap > 70*time.Second {
 			t.Errorf("the gap is %v", gap)
+		}
+		want := `leadership of "x" under token 3 ended: ` +
+			`the lease was not renewed in time (the store confirmed no renewal for 8s)`
+		if !slices.Equal(causes, []string{want}) {
+			t.Errorf("the work was told %q, want %q", causes, want)
 		}
 	})
 }
@@ -571,7 +579,7 @@ func TestAFrozenLeaderTellsThatItWas(t *testing.T) {
 			}
 			return clock()
 		}
-		b.lead(b.session("a", net, Options{}), "x")
+		term := b.lead(b.session("a", net, Options{}), "x")
 		for _, pause := range []time.Duration{5 * time.Second, time.Minute} { // the first ends no term
 			time.Sleep(10 * time.Second)
 			stopped.Store(int64(clock()))
@@ -583,6 +591,17 @@ func TestAFrozenLeaderTellsThatItWas(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if r := b.past("x", 0)[0]; r.Reason != Expired || r.Paused > time.Minute || r.Paused < 55*time.Second {
 			t.Errorf("%+v, want one that was frozen for a minute", r)
+		}
+		for what, err := range map[string]error{"Check": term.Check(), "the context": context.Cause(term.Context())} {
+			var e *EndedError
+			var paused time.Duration
+			if errors.As(err, &e) {
+				text, _ := strings.CutPrefix(e.Reason, "this process did not run for ")
+				paused, _ = time.ParseDuration(text)
+			}
+			if paused < 55*time.Second || paused > time.Minute {
+				t.Errorf("%s says %v, want that the process did not run for a minute", what, err)
+			}
 		}
 	})
 }

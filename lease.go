@@ -23,11 +23,10 @@ type lease struct {
 	s            *Session
 	stored       driver.Lease
 	timing       core.Timing
-	deadline     atomic.Int64          // on the boot clock; 0 after Gone or Close. One that has passed stays
-	lastDeadline atomic.Int64          // the last deadline that was not 0
-	renewing     atomic.Bool           // a call of Renew has not returned
-	wakeBy       atomic.Int64          // beat runs by then, unless the process is paused
-	paused       atomic.Int64          // the longest that beat has overslept since the last accepted renewal
+	deadline     atomic.Int64 // on the boot clock; 0 after Gone or Close. One that has passed stays
+	lastDeadline atomic.Int64 // the last deadline that was not 0
+	renewing     atomic.Bool  // a call of Renew has not returned
+	stalls       stalls
 	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
 	newsBegan    atomic.Int64          // when the present call of News began, by uptime
 	events       chan core.LeaseEvent
@@ -49,9 +48,10 @@ func newLease(s *Session, stored driver.Lease, c *core.Lease) *lease {
 		events: make(chan core.LeaseEvent, 4), moved: make(chan struct{}),
 		claims: map[seat]*claim{}, stillWorking: map[*claim]struct{}{},
 	}
+	l.stalls.clock, l.stalls.timing = s.clock, l.timing
 	l.deadline.Store(int64(c.Deadline()))
 	l.lastDeadline.Store(int64(c.Deadline()))
-	l.wakeBy.Store(int64(c.Deadline()))
+	l.stalls.wakeBy.Store(int64(c.Deadline()))
 	return l
 }
 
@@ -88,10 +88,10 @@ func (l *lease) beat() {
 	e := core.LeaseEvent{Kind: core.Tick}
 	for {
 		now := l.s.clock()
-		l.paused.Store(max(l.paused.Load(), int64(now)-l.wakeBy.Load()))
+		l.stalls.woke(now)
 		o := l.core.Step(now, e)
 		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
-			l.paused.Store(0)
+			l.stalls.overslept.Store(0)
 		}
 		l.carryOut(now, o)
 		if l.core.Phase() == core.Over {
@@ -99,7 +99,7 @@ func (l *lease) beat() {
 		}
 		from := l.s.clock()
 		wait := min(time.Second, max(0, o.Wake-from))
-		l.wakeBy.Store(int64(from + wait))
+		l.stalls.wakeBy.Store(int64(from + wait))
 		timer.Reset(wait)
 		select {
 		case e = <-l.events:
@@ -107,12 +107,6 @@ func (l *lease) beat() {
 			e = core.LeaseEvent{Kind: core.Tick}
 		}
 	}
-}
-
-// pausedFor returns for how long the process did not run, at least, since the last accepted
-// renewal: it was frozen, or its machine was.
-func (l *lease) pausedFor() time.Duration {
-	return time.Duration(max(l.paused.Load(), int64(l.s.clock())-l.wakeBy.Load()))
 }
 
 // carryOut carries out an order of core. It stores the cause and the deadline before it tells the

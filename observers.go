@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -67,7 +68,7 @@ func (r *eventReaders) tellEndLocked(c *claim, kind EventKind, cause core.Cause)
 	}
 	if kind != WorkStopped {
 		e := c.endedErrorLocked(c.term.token, cause)
-		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, c.textLocked(cause), c.successorID
+		ev.Cause, ev.By, ev.Text, ev.To = e.Cause, e.By, cmp.Or(c.textLocked(cause), e.Reason), c.successorID
 	}
 	r.publish(ev)
 }
@@ -88,7 +89,11 @@ func (w termLog) begunLocked(c *claim, _ time.Duration) {
 
 func (w termLog) steppedLocked(c *claim, s step) {
 	if s.order.Stop && w.log.logger != nil {
-		why := c.endedErrorLocked(c.term.token, s.order.Cause).Cause
-		w.log.log(w.level, "term ending", "election", c.name, "token", c.term.token, "cause", why)
+		e := c.endedErrorLocked(c.term.token, s.order.Cause)
+		about := []any{"election", c.name, "token", c.term.token, "cause", e.Cause}
+		if e.Reason != "" {
+			about = append(about, "why", e.Reason)
+		}
+		w.log.log(w.level, "term ending", about...)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -122,4 +123,40 @@ func (s *outages) lastOver(since core.Time) (from, to core.Time, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.from, s.to, s.to > since
+}
+
+// stalls knows for how long this process did not run, and so could not renew one lease: it was
+// frozen, or its machine was.
+type stalls struct {
+	clock     func() core.Time
+	timing    core.Timing
+	wakeBy    atomic.Int64 // lease.beat runs by then, if the process runs
+	overslept atomic.Int64 // by how much it ran too late, at most, since the last accepted renewal
+}
+
+// woke notes that lease.beat runs.
+func (s *stalls) woke(now core.Time) {
+	s.overslept.Store(max(s.overslept.Load(), int64(now)-s.wakeBy.Load()))
+}
+
+// paused returns for how long the process did not run, at least. It returns 0 for a time that left
+// the time for a renewal.
+func (s *stalls) paused() time.Duration {
+	t := s.timing
+	d := time.Duration(max(s.overslept.Load(), int64(s.clock())-s.wakeBy.Load()))
+	if d < min(t.TTL/2, t.Span()-t.Grace-t.Every-t.Attempt) {
+		return 0
+	}
+	return d
+}
+
+// inWords returns what kept the lease with that deadline from being renewed until now, or until the
+// deadline, if that has passed. What kept the store from confirming a renewal is not known here.
+func (s *stalls) inWords(deadline core.Time) string {
+	if d := s.paused(); d != 0 {
+		return fmt.Sprintf("this process did not run for %v", d.Round(10*time.Millisecond))
+	}
+	renewed := deadline - s.timing.Span()
+	return fmt.Sprintf("the store confirmed no renewal for %v",
+		(min(s.clock(), deadline) - renewed).Round(10*time.Millisecond))
 }

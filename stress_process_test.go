@@ -163,11 +163,14 @@ type starvation struct {
 // now is the boot clock as the process reads it.
 func (p *process) now() time.Duration {
 	// Who waits here while it holds a mutex would stop the others where fake time cannot pass.
-	if !p.gate.isOpen() && !calledBy("(*Candidate).step", "(*Term).watchOverrunLocked", "(*queue).stepLocked",
-		"primacy.rightEndedLocked") {
+	holdsMutex := func() bool {
+		return calledBy("(*Candidate).step", "(*Term).watchOverrunLocked", "(*queue).stepLocked",
+			"primacy.rightEndedLocked", "(*stalls).paused", "(*stalls).inWords")
+	}
+	if !p.gate.isOpen() && !holdsMutex() {
 		_ = p.gate.pass(context.Background())
 	}
-	if s := p.starve.Load(); s != nil && calledBy("(*lease).beat") {
+	if s := p.starve.Load(); s != nil && calledBy("(*lease).beat") && !holdsMutex() {
 		at := p.m.clock.now()
 		<-s.done
 		if s.stale {

@@ -292,7 +292,11 @@ func (t *Term) endedError(e *EndedError) *EndedError {
 // ends the claim by LeaseOver.
 func (t *Term) expire() error {
 	cause := t.l.overCause()
-	if t.endRight(&EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}) {
+	e := &EndedError{Name: t.c.name, Token: t.token, Cause: causeError(cause), lock: t.c.lock}
+	if cause == core.Expired {
+		e.Reason = t.l.stalls.inWords(core.Time(t.l.lastDeadline.Load()))
+	}
+	if t.endRight(e) {
 		t.c.notify("", core.ClaimEvent{Kind: core.LeaseEnding, Cause: cause}, nil)
 	}
 	return t.endedError(t.rightEnded.Load())
@@ -448,9 +452,11 @@ type EndedError struct {
 	Token Token
 	// Cause is ErrExpired, ErrDeposed, ErrResigned, ErrTransferred, ErrClosed, or the cause of the
 	// caller's own context.
-	Cause  error
-	By     string // who asked for the end, if somebody did
-	Reason string // why he asked, in his words
+	Cause error
+	By    string // who asked for the end, if somebody did
+	// Reason is why he asked, in his words. Of ErrExpired it is what kept the lease from being
+	// renewed, as far as this process knows.
+	Reason string
 	To     string // the ID of the session that he asked to lead next, if he named one
 	lock   bool
 }

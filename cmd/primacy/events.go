@@ -31,7 +31,7 @@ type event struct {
 	Lease     string         `json:"lease,omitempty"` // of another process that has this one's ID
 	Reason    primacy.Reason `json:"reason,omitempty"`
 	By        string         `json:"by,omitempty"`   // who asked for it
-	Text      string         `json:"text,omitempty"` // why, in his words
+	Text      string         `json:"text,omitempty"` // why, in his words, or why it expired
 	Err       string         `json:"err,omitempty"`
 	Hook      string         `json:"hook,omitempty"`
 	Healthy   *bool          `json:"healthy,omitempty"`

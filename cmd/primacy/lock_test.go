@@ -319,7 +319,7 @@ func TestAStoreThatFallsSilentCostsTheLockBeforeItsDeadline(t *testing.T) {
 	bare := w.start("lock", "--ttl", "20s", "--stop-timeout", "10s", "--store", store, "m").prints("holds the lock m")
 	proxy.Hold()
 	at := time.Now()
-	bare.ends(exitLost).complains(`the lock on "m" under token`, "ran out")
+	bare.ends(exitLost).complains(`the lock on "m" under token`, "in time (the store confirmed no renewal for ")
 	if d := time.Since(at); d > 20*time.Second {
 		t.Errorf("without a command it ended %v after the last answer, with a ttl of 20s", d)
 	}

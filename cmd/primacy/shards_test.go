@@ -135,7 +135,7 @@ func TestShardsOfAProcessThatIsFrozen(t *testing.T) {
 	w.eventually("its shards are lost", func() bool {
 		st, ok := w.group()
 		owns := slices.ContainsFunc(st.Members, func(m shards.Member) bool { return m.ID == "a" && m.Owns > 2 })
-		return ok && !owns || strings.Contains(a.err.String(), "the lease ran out")
+		return ok && !owns || strings.Contains(a.err.String(), "was not renewed in time")
 	})
 	w.never()
 	a.signal(syscall.SIGCONT)

@@ -50,7 +50,8 @@ func Told(r primacy.Reason) string {
 	return string(r)
 }
 
-// Ending says why somebody has to stop: the reason, who asked for it, and why in his words.
+// Ending says why somebody has to stop: the reason, who asked for it, and why in his words. Of a
+// term that expired, Text is what kept its lease from being renewed.
 type Ending struct {
 	Reason   primacy.Reason
 	By, Text string
