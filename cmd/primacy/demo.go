@@ -176,6 +176,7 @@ func (d *demo) next(ctx context.Context) (*node, error) {
 }
 
 // nextWithin is next for a limited time, and starts nothing. It returns nil when the time is over.
+// If the leader's worker has not acted by then, the next call waits for that worker again.
 func (d *demo) nextWithin(ctx context.Context, limit time.Duration) (*node, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -183,6 +184,7 @@ func (d *demo) nextWithin(ctx context.Context, limit time.Duration) (*node, erro
 		if err != nil || st.Leader == nil || st.Leader.Token <= d.token {
 			continue
 		}
+		before := d.token
 		d.token = st.Leader.Token
 		for _, n := range d.nodes {
 			if n.id != st.Leader.ID {
@@ -194,6 +196,7 @@ func (d *demo) nextWithin(ctx context.Context, limit time.Duration) (*node, erro
 			if ctx.Err() == nil {
 				return nil, d.slower()
 			}
+			d.token = before
 		}
 	}
 	return nil, nil

@@ -3,6 +3,9 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -13,8 +16,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/memstore"
 	"github.com/primacy-go/primacy/open"
 )
 
@@ -106,6 +112,34 @@ func TestDemoTakesALongerTTLOnABusyMachine(t *testing.T) {
 	if n := strings.Count(out.String(), "this machine is busy"); n != 2 {
 		t.Errorf("told %d times:\n%s", n, &out)
 	}
+}
+
+// On a busy machine a worker may need longer to begin than the demo waits at a time.
+func TestDemoWaitsForAWorkerThatBeginsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := primacy.NewSession(memstore.New(memstore.Options{}), &primacy.Options{ID: "node-1", TTL: demoTTL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(context.Background())
+		term, err := s.Election(demoName).Campaign(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = term.Unlock() }()
+		d := &demo{e: s.Election(demoName), acts: filepath.Join(t.TempDir(), "acts"), ttl: demoTTL,
+			nodes: []*node{{id: "node-1"}}, view: newView(io.Discard, nil)}
+		if n, err := d.nextWithin(t.Context(), time.Second); n != nil || err != nil {
+			t.Fatalf("before the worker has acted: %v, %v", n, err)
+		}
+		act := fmt.Sprintf("1 %d node-1\n", uint64(term.Token()))
+		if err := os.WriteFile(d.acts, []byte(act), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := d.nextWithin(t.Context(), time.Second); n != d.nodes[0] || err != nil {
+			t.Errorf("once it has acted: %v, %v", n, err)
+		}
+	})
 }
 
 // killNodes kills the nodes of a demo that have these IDs. Their guardians live on.
