@@ -132,6 +132,15 @@ type stalls struct {
 	timing    core.Timing
 	wakeBy    atomic.Int64 // lease.beat runs by then, if the process runs
 	overslept atomic.Int64 // by how much it ran too late, at most, since the last accepted renewal
+	last      atomic.Pointer[stallText]
+}
+
+// stallText is what inWords has returned, kept for the next claim: all claims of a lease end
+// together, and there may be 100,000.
+type stallText struct {
+	format string
+	took   time.Duration
+	text   string
 }
 
 // woke notes that lease.beat runs.
@@ -141,9 +150,9 @@ func (s *stalls) woke(now core.Time) {
 
 // paused returns for how long the process did not run, at least. It returns 0 for a time that left
 // the time for a renewal.
-func (s *stalls) paused() time.Duration {
+func (s *stalls) paused(now core.Time) time.Duration {
 	t := s.timing
-	d := time.Duration(max(s.overslept.Load(), int64(s.clock())-s.wakeBy.Load()))
+	d := time.Duration(max(s.overslept.Load(), int64(now)-s.wakeBy.Load()))
 	if d < min(t.TTL/2, t.Span()-t.Grace-t.Every-t.Attempt) {
 		return 0
 	}
@@ -153,10 +162,16 @@ func (s *stalls) paused() time.Duration {
 // inWords returns what kept the lease with that deadline from being renewed until now, or until the
 // deadline, if that has passed. What kept the store from confirming a renewal is not known here.
 func (s *stalls) inWords(deadline core.Time) string {
-	if d := s.paused(); d != 0 {
-		return fmt.Sprintf("this process did not run for %v", d.Round(10*time.Millisecond))
+	now := s.clock()
+	format, took := "this process did not run for %v", s.paused(now)
+	if took == 0 {
+		format, took = "the store confirmed no renewal for %v", min(now, deadline)-(deadline-s.timing.Span())
 	}
-	renewed := deadline - s.timing.Span()
-	return fmt.Sprintf("the store confirmed no renewal for %v",
-		(min(s.clock(), deadline) - renewed).Round(10*time.Millisecond))
+	took = took.Round(10 * time.Millisecond)
+	last := s.last.Load()
+	if last == nil || last.format != format || last.took != took {
+		last = &stallText{format, took, fmt.Sprintf(format, took)}
+		s.last.Store(last)
+	}
+	return last.text
 }

@@ -165,7 +165,7 @@ func (p *process) now() time.Duration {
 	// Who waits here while it holds a mutex would stop the others where fake time cannot pass.
 	holdsMutex := func() bool {
 		return calledBy("(*Candidate).step", "(*Term).watchOverrunLocked", "(*queue).stepLocked",
-			"primacy.rightEndedLocked", "(*stalls).paused", "(*stalls).inWords")
+			"primacy.rightEndedLocked", "(*historyWriter).explainLocked", "(*stalls).inWords")
 	}
 	if !p.gate.isOpen() && !holdsMutex() {
 		_ = p.gate.pass(context.Background())
