@@ -403,6 +403,7 @@ func (c *claim) newIDLocked() {
 // leadLocked begins the claim's term.
 func (c *claim) leadLocked() {
 	c.needTermStateLocked()
+	c.l.held.Add(1)
 	c.term = newTerm(c, c.campaignCtx, Token(c.place.Token<<c.turnBits))
 	if c.untold = c.gated; !c.untold {
 		tellBegunLocked(c)
@@ -424,8 +425,10 @@ func (c *claim) endRightLocked(cause core.Cause) (first bool) {
 		t.endRight(endLocked(t, cause))
 		t.watchOverrunLocked()
 	}
-	first = !c.rightOver
-	c.rightOver = true
+	if first = !c.rightOver; first {
+		c.rightOver = true
+		c.l.held.Add(-1)
+	}
 	return first
 }
 

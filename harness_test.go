@@ -250,6 +250,11 @@ func nothingLeft(t *testing.T, s *Session) {
 	if len(s.queues)+len(s.seats.taken) > 0 {
 		t.Errorf("%s keeps %d queues and %d seats", s.ID(), len(s.queues), len(s.seats.taken))
 	}
+	for l := range s.leases {
+		if n := l.held.Load(); n != 0 {
+			t.Errorf("%s counts %d held claims, and has none", s.ID(), n)
+		}
+	}
 }
 
 func laterErr(f func(ctx context.Context) (*Term, error), ctx context.Context) chan error {

@@ -25,6 +25,7 @@ type lease struct {
 	timing       core.Timing
 	deadline     atomic.Int64 // on the boot clock; 0 after Gone or Close. One that has passed stays
 	lastDeadline atomic.Int64 // the last deadline that was not 0
+	held         atomic.Int64 // how many claims have a right
 	renewing     atomic.Bool  // a call of Renew has not returned
 	stalls       stalls
 	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
@@ -89,6 +90,7 @@ func (l *lease) beat() {
 	for {
 		now := l.s.clock()
 		l.stalls.woke(now)
+		e.Idle = l.held.Load() == 0 && !l.s.store.Caps().ChainedRenew
 		o := l.core.Step(now, e)
 		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
 			l.stalls.overslept.Store(0)

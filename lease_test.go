@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/memstore"
 )
 
 func TestOneHeartbeatServesAllElections(t *testing.T) {
@@ -24,6 +25,55 @@ func TestOneHeartbeatServesAllElections(t *testing.T) {
 			t.Errorf("got %+v, want 1 lease, 10 renewals in 20 s at ttl/5, 5 terms", got)
 		}
 	})
+}
+
+func TestASessionThatHoldsNothingRenewsHalfAsOften(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		chained := b.session("chained", chainedRenewals{b.store}, Options{})
+		a, second := b.session("a", b.store, Options{}), b.session("second", b.store, Options{})
+		for _, s := range []*Session{chained, a, second} {
+			must[*lease](t)(s.liveLease(t.Context()))
+		}
+		twentySeconds := func(of *Session, what string, want uint64) {
+			t.Helper()
+			before := of.Stats().Renewals
+			time.Sleep(20 * time.Second)
+			if got := of.Stats().Renewals - before; got != want {
+				t.Errorf("%s: %d renewals in 20 s, want %d", what, got, want)
+			}
+		}
+		time.Sleep(time.Millisecond) // no renewal is due while Stats is asked
+		twentySeconds(a, "before anything", 5)
+		go func() { _, _ = second.Election("n").Campaign(t.Context(), nil) }()
+		for what, end := range map[string]func(*Term){
+			"resigned": func(term *Term) { _ = term.Resign(t.Context()) },
+			"removed":  b.remove,
+		} {
+			term := b.lead(a, what)
+			go func() { _, _ = second.Election(what).Campaign(t.Context(), nil) }()
+			twentySeconds(a, "leads", 10)
+			twentySeconds(second, "leads one and waits for another", 10)
+			end(term)
+			twentySeconds(a, what, 5)
+		}
+		m := a.Mutex("m", nil)
+		term := must[*Term](t)(m.Lock(t.Context()))
+		twentySeconds(a, "holds a lock", 10)
+		if err := term.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		twentySeconds(a, "unlocked", 5)
+		twentySeconds(chained, "a store whose renewals rest on one another", 10)
+	})
+}
+
+// chainedRenewals is a store whose renewals must come as often where nothing is held.
+type chainedRenewals struct{ *memstore.Store }
+
+func (s chainedRenewals) Caps() driver.Caps {
+	caps := s.Store.Caps()
+	caps.ChainedRenew = true
+	return caps
 }
 
 func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {

@@ -63,7 +63,9 @@ type Options struct {
 	// Grace is the time from the end of a term's context to the deadline, when renewals fail: the
 	// time that the work has to stop. Default a tenth of the TTL.
 	Grace time.Duration
-	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL.
+	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL. While the
+	// session holds nothing, every second renewal is left out, unless that would leave no time for
+	// two attempts, or the store needs each ([driver.Caps].ChainedRenew).
 	RenewEvery time.Duration
 	// RenewAttempt is the time limit of one renewal, and of one call that enters, releases or hands
 	// over a claim. Other calls have at least a second. Default a tenth of the TTL. For a TTL below

@@ -138,6 +138,7 @@ func capsOf(version string, tick, least, longest time.Duration) driver.Caps {
 		Push:          true,
 		ExpiryPush:    true,
 		SharedRenewal: true,
+		ChainedRenew:  true,
 		Shared:        true,
 		AtomicBatch:   true,
 		Linearizable:  true,

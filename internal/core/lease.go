@@ -34,6 +34,7 @@ const (
 type LeaseEvent struct {
 	Kind  LeaseEventKind
 	Asked Time // the clock's reading before the renewal was sent; it also says which renewal it was
+	Idle  bool // nothing is held under the lease: every second renewal may be left out
 }
 
 // LeaseOrder is what to do after an event.
@@ -50,6 +51,7 @@ type Lease struct {
 	phase    LeasePhase
 	deadline Time
 	next     Time // when the next renewal is due
+	skipped  bool // the renewal that was due last was left out
 	inFlight bool
 	asked    Time // when the renewal in flight was sent
 	misses   int  // renewals without an answer since the last accepted one
@@ -85,10 +87,22 @@ func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 		l.finish(Closed, &o)
 	}
 	if l.phase == Alive && !l.inFlight && now >= l.next {
-		l.inFlight, l.asked, o.Renew = true, now, true
+		if l.skipped = e.Idle && l.maySkip(now); l.skipped {
+			l.next = now + l.timing.Every
+		} else {
+			l.inFlight, l.asked, o.Renew = true, now, true
+		}
 	}
 	o.Wake = l.wake()
 	return o
+}
+
+// maySkip says whether the renewal that is due may be left out, where nothing is held: a fleet that
+// stands by then asks half as much of the store. The deadline is as true as ever, only nearer. Who
+// begins to hold has the time of the next renewal and of a second attempt, as after every other
+// renewal (see Timing.Validate).
+func (l *Lease) maySkip(now Time) bool {
+	return !l.skipped && l.misses == 0 && now+l.timing.Every+2*l.timing.Attempt <= l.SoftEnd()
 }
 
 // WhyGone says why a lease, or a claim under it, is no longer in the store. Before the deadline the

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -109,6 +110,77 @@ func TestTimingRelations(t *testing.T) {
 	} {
 		if err := bad.Fill(10 * sec).Validate(); err == nil {
 			t.Errorf("%s: %+v was accepted", name, bad)
+		}
+	}
+}
+
+// renewals steps a lease from its grant at 100 s until end. It answers each renewal at once, as
+// answer says. It returns when the renewals were sent.
+func renewals(l *Lease, end Time, idle func(Time) bool, answer func(Time) LeaseEventKind) (sent []Time) {
+	e := LeaseEvent{}
+	for now := at(100); now < end && l.Phase() == Alive; {
+		e.Idle = idle(now)
+		o := l.Step(now, e)
+		if e = (LeaseEvent{}); o.Renew {
+			sent = append(sent, now)
+			e = LeaseEvent{Kind: answer(now), Asked: now}
+			continue
+		}
+		now = o.Wake
+	}
+	return sent
+}
+
+func TestEverySecondRenewalIsLeftOutWhileNothingIsHeld(t *testing.T) {
+	always, accepted := func(Time) bool { return true }, func(Time) LeaseEventKind { return Accepted }
+	for name, c := range map[string]struct {
+		timing Timing
+		idle   func(Time) bool
+		answer func(Time) LeaseEventKind
+		want   []Time
+	}{
+		"nothing is held": {Timing{}.Fill(10 * sec), always, accepted, []Time{at(104), at(108), at(112), at(116)}},
+		"held": {Timing{}.Fill(10 * sec), func(Time) bool { return false }, accepted,
+			[]Time{at(102), at(104), at(106), at(108), at(110), at(112), at(114), at(116), at(118)}},
+		"held from 107 to 111": {
+			Timing{}.Fill(10 * sec), func(now Time) bool { return now < at(107) || now > at(111) }, accepted,
+			[]Time{at(104), at(108), at(110), at(114), at(118)},
+		},
+		// The renewal of 104 gets no answer. None is left out until one has been accepted.
+		"one fails": {Timing{}.Fill(10 * sec), always, func(now Time) LeaseEventKind {
+			if now == at(104) {
+				return Unknown
+			}
+			return Accepted
+		}, []Time{at(104), at(104.025), at(108.025), at(112.025), at(116.025)}},
+		"all fail": {Timing{}.Fill(2 * sec), always, func(Time) LeaseEventKind { return Unknown },
+			[]Time{at(100.8), at(100.825), at(100.875), at(100.975), at(101.175), at(101.575)}},
+		// Two attempts of a quarter of a second would not fit in behind a renewal at 100.4.
+		"a ttl of a second": {Timing{}.Fill(sec), always, accepted, nil},
+	} {
+		l := NewLease(c.timing, at(100))
+		got := renewals(l, at(100)+2*c.timing.TTL, c.idle, c.answer)
+		if c.want == nil {
+			for n := range 9 {
+				c.want = append(c.want, at(100)+Time(n+1)*c.timing.Every)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: renewed at %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A process that was frozen until a renewal could just be tried twice leaves none out.
+func TestNoRenewalIsLeftOutThatCouldNotBeTriedTwiceLater(t *testing.T) {
+	for _, c := range []struct {
+		now     Time
+		leftOut bool
+	}{{at(102), true}, {at(104), true}, {at(104.001), false}, {at(107), false}} {
+		l := lease10()
+		o := l.Step(c.now, LeaseEvent{Idle: true})
+		if o.Renew == c.leftOut || c.leftOut && o.Wake != c.now+2*sec {
+			t.Errorf("at %v: renew %v, wake %v; left out: want %v", c.now, o.Renew, o.Wake, c.leftOut)
 		}
 	}
 }

@@ -150,6 +150,7 @@ func (l *lease) beat(t *task) {
 	e := core.LeaseEvent{Kind: core.Tick}
 	for {
 		now := l.s.n.clock()
+		e.Idle = l.idle()
 		t.stumble() // between the reading and what follows from it
 		o := l.core.Step(core.Time(now), e)
 		l.carryOut(t, now, o)
@@ -166,6 +167,20 @@ func (l *lease) beat(t *task) {
 		}
 	}
 	l.life.cancel()
+}
+
+// idle says that no claim under the lease has a right. On ZooKeeper it says no: see zkstore's
+// sessionFor.
+func (l *lease) idle() bool {
+	if l.s.w.plan.Store == "zk" {
+		return false
+	}
+	for _, c := range l.claims {
+		if c != nil && c.term != nil && !c.term.ended {
+			return false
+		}
+	}
+	return true
 }
 
 // stumble lets others run here once in a while.
