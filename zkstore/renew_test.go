@@ -87,6 +87,24 @@ func TestASessionIsLongEnoughForRenewalsAtTheirPace(t *testing.T) {
 	}
 }
 
+// Were every second renewal left out while nothing is held, the next would have to wait for its own
+// proof, longer than one attempt lasts. So Caps says that none may be.
+func TestARenewalRestsOnThoseBeforeIt(t *testing.T) {
+	const tick, ttl, trip = 2 * time.Second, 10 * time.Second, 2 * time.Millisecond
+	r := &renewal{tick: tick, ttl: ttl}
+	timeout, waits := sessionFor(ttl, tick), time.Duration(0)
+	for at := time.Duration(0); at < 10*timeout; at += ttl * 2 / 5 {
+		w := write{gen: 1, sent: at, answered: at + trip}
+		r.writes = append(trim(r.writes, w, timeout), w)
+		if !lasts(at-r.proved(w, 0), timeout-ttl) {
+			waits = max(waits, r.untilNext(at, timeout))
+		}
+	}
+	if waits < ttl/10 || !capsOf("", tick, 2*tick, 20*tick).ChainedRenew {
+		t.Errorf("a renewal waits %v of the %v of an attempt, and Caps allows to leave some out", waits, ttl/10)
+	}
+}
+
 // Where nothing that is young enough was proved, writes that come as soon as the next may prove
 // more prove it within two gaps and the three round trips.
 func TestARenewalThatMakesItsOwnProofTakesTwoGaps(t *testing.T) {

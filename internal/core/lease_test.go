@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -8,7 +9,7 @@ import (
 
 const sec = time.Second
 
-func at(s float64) Time { return Time(s * float64(time.Second)) }
+func at(s float64) Time { return Time(math.Round(s * float64(time.Second))) }
 
 // A lease of 10 s, granted in answer to a call made at 100 s: trusted until 109 s, contexts until 108 s, renewed every 2 s.
 func lease10() *Lease { return NewLease(Timing{}.Fill(10*sec), at(100)) }
@@ -146,13 +147,14 @@ func TestEverySecondRenewalIsLeftOutWhileNothingIsHeld(t *testing.T) {
 			Timing{}.Fill(10 * sec), func(now Time) bool { return now < at(107) || now > at(111) }, accepted,
 			[]Time{at(104), at(108), at(110), at(114), at(118)},
 		},
-		// The renewal of 104 gets no answer. None is left out until one has been accepted.
-		"one fails": {Timing{}.Fill(10 * sec), always, func(now Time) LeaseEventKind {
-			if now == at(104) {
+		// Two get no answer. None is left out until one has been accepted.
+		"two fail": {Timing{Every: 2500 * time.Millisecond}.Fill(20 * sec), always, func(now Time) LeaseEventKind {
+			if now < at(105.05) {
 				return Unknown
 			}
 			return Accepted
-		}, []Time{at(104), at(104.025), at(108.025), at(112.025), at(116.025)}},
+		}, []Time{at(105), at(105.025), at(105.075), at(110.075), at(115.075), at(120.075), at(125.075), at(130.075),
+			at(135.075)}},
 		"all fail": {Timing{}.Fill(2 * sec), always, func(Time) LeaseEventKind { return Unknown },
 			[]Time{at(100.8), at(100.825), at(100.875), at(100.975), at(101.175), at(101.575)}},
 		// Two attempts of a quarter of a second would not fit in behind a renewal at 100.4.
