@@ -713,9 +713,7 @@ func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 // process knows.
 func (w *historyWriter) explainLocked(c *claim, r *record) {
 	r.Paused = int64(c.l.stalls.paused(w.s.clock()) / time.Millisecond)
-	// An outage of less than half a TTL is not told: what looks like one may be a pause of this
-	// process.
-	if since := w.s.outages.currentSince(); since != 0 && c.record.rightEnd-since >= c.l.timing.TTL/2 {
+	if since := w.s.outages.underWay(c.record.rightEnd, c.l.timing.TTL); since != 0 {
 		r.DownFrom = w.wall(since)
 	}
 }

@@ -423,7 +423,7 @@ func TestADeathIsNoOutage(t *testing.T) {
 		dead := drivertest.Faulty(b.store, drivertest.Faults{})
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
 		next := b.session("next", net, Options{})
-		_ = b.lead(next, "other").Resign(context.Background())
+		b.lead(next, "other")
 		b.lead(b.session("dead", dead, Options{}), "x")
 		time.Sleep(time.Minute)
 		net.Hang(true) // the next leader was cut off before it stood for x
@@ -644,6 +644,58 @@ func TestALateAnswerDoesNotHideThatTheLeaderWasFrozen(t *testing.T) {
 	})
 }
 
+// One or two renewals fail, and the process is frozen before it has tried again, or while it does.
+// The store was there all the time, as far as anybody knows.
+func TestAFreezeAfterARenewalThatFailedIsNoOutage(t *testing.T) {
+	for what, c := range map[string]struct {
+		fail     int32
+		inFlight bool
+	}{"after one": {1, false}, "after two": {2, false}, "in the second": {2, true}} {
+		bubble(t, func(t *testing.T, b *world) {
+			clock, stopped := b.clock, atomic.Int64{} // at which its clock stands
+			b.clock = func() time.Duration {
+				if at := stopped.Load(); at != 0 {
+					return time.Duration(at)
+				}
+				return clock()
+			}
+			net := drivertest.Faulty(b.store, drivertest.Faults{})
+			freeze := func() {
+				stopped.Store(int64(clock()))
+				net.Hang(true) // it hears nothing
+				time.Sleep(9 * time.Second)
+				net.Hang(false)
+				stopped.Store(0)
+			}
+			var fail atomic.Int32 // how many more renewals fail
+			on := struct {
+				*renewing
+				driver.Journal
+			}{&renewing{Store: net, renew: func(ctx context.Context, l driver.Lease) error {
+				switch n := fail.Load(); {
+				case n == 0:
+					return l.Renew(ctx)
+				case n == 1 && c.inFlight:
+					fail.Store(0)
+					freeze()
+					return ctx.Err()
+				case n == 1:
+					time.AfterFunc(time.Millisecond, freeze)
+				}
+				fail.Add(-1)
+				return errors.New("connection reset")
+			}}, &appends{Store: net}}
+			b.lead(b.session("a", on, Options{}), "x")
+			time.Sleep(10 * time.Second)
+			fail.Store(c.fail)
+			time.Sleep(2 * time.Minute)
+			if r := b.past("x", 0)[0]; r.Reason != Expired || r.Paused < 8*time.Second || !r.DownFrom.IsZero() {
+				t.Errorf("%s: %+v, want one that was frozen, and no outage", what, r)
+			}
+		})
+	}
+}
+
 // A call that the process slept through is no outage of the store.
 func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	timing := core.Timing{}.Fill(10 * time.Second)
@@ -651,18 +703,19 @@ func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	var s outages
 	s.answered(time.Hour, timing.TTL, timing.Attempt, lost)
 	s.answered(time.Hour+time.Second, timing.TTL, timing.Attempt, nil)
-	if _, _, ok := s.lastOver(0); ok || s.currentSince() != 0 {
+	if _, _, ok := s.lastOver(0); ok || s.since != 0 {
 		t.Error("one call that failed is an outage")
 	}
 	for i := range 60 {
 		s.answered(2*time.Hour+core.Time(i)*time.Second, timing.TTL, timing.Attempt, lost)
 	}
-	if s.currentSince() != 2*time.Hour-timing.Attempt {
-		t.Errorf("it began at %v", s.currentSince())
+	until := 2*time.Hour + timing.TTL
+	if got := s.underWay(until, timing.TTL); got != 2*time.Hour-timing.Attempt {
+		t.Errorf("it began at %v", got)
 	}
 	s.answered(2*time.Hour+time.Minute, timing.TTL, timing.Attempt, driver.ErrGone) // an answer
 	from, to, ok := s.lastOver(time.Hour)
-	if !ok || from != 2*time.Hour-timing.Attempt || to != 2*time.Hour+time.Minute || s.currentSince() != 0 {
+	if !ok || from != 2*time.Hour-timing.Attempt || to != 2*time.Hour+time.Minute || s.since != 0 {
 		t.Errorf("from %v to %v, %v", from, to, ok)
 	}
 	if _, _, ok := s.lastOver(3 * time.Hour); ok {
@@ -693,8 +746,8 @@ func TestTimeWithoutCallsIsNoOutage(t *testing.T) {
 		later := 2 * time.Hour
 		s.answered(later, timing.TTL, timing.Attempt, c.then)
 		if c.then != nil {
-			if s.currentSince() != later-timing.Attempt {
-				t.Errorf("%s: it began at %v", c.what, s.currentSince())
+			if s.since != later-timing.Attempt {
+				t.Errorf("%s: it began at %v", c.what, s.since)
 			}
 			s.answered(later+time.Second, timing.TTL, timing.Attempt, nil)
 		}
@@ -746,7 +799,7 @@ func TestARenewalThatTheLeasesEndCancelledIsNoOutage(t *testing.T) {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if s.outages.currentSince() != 0 {
+		if s.outages.since != 0 {
 			t.Error("the end of the lease counts as a call without an answer")
 		}
 	})

@@ -75,22 +75,25 @@ func (w uptimeClock) uptime() time.Duration { return time.Since(w.born) }
 type outages struct {
 	mu       sync.Mutex
 	since    core.Time // when the outage under way began; 0: there is none
-	failed   core.Time // when the last call of it failed
+	calls    int       // how many calls of it failed
+	failed   core.Time // when the last of them did
+	limit    core.Time // how long that one could wait for its answer
 	from, to core.Time // of the last outage that is over
 }
 
 // answered takes what a renewal or a grant has returned: lease.renew and Session.grantOne call it
 // after each call. Limit is how long that call could wait for its answer.
 //
-// While there is no lease, no call is made. Then the last failed call of an outage may be long ago,
-// and nobody knows whether the store answered since. Such an outage counts only to that call.
+// While there is no lease, or this process is frozen, no call is made. Then the last failed call of
+// an outage may be long ago, and nobody knows whether the store answered since. Such an outage
+// counts only to that call.
 func (s *outages) answered(now core.Time, ttl, limit time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	noAnswer := err != nil && !driver.IsFinal(err)
 	if s.since != 0 {
 		to := now
-		idle := now-s.failed > max(ttl, 5*time.Second)
+		idle := now-s.failed > 2*limit+min(time.Second, ttl/5) // a pause and a call take less
 		if idle {
 			to = s.failed
 		}
@@ -98,23 +101,29 @@ func (s *outages) answered(now core.Time, ttl, limit time.Duration, err error) {
 			if to-s.since >= ttl/2 { // a shorter outage ends no term
 				s.from, s.to = s.since, to
 			}
-			s.since = 0
+			s.since, s.calls = 0, 0
 		}
 	}
 	if noAnswer {
 		if s.since == 0 {
 			// If the call was sent earlier than this, this process was frozen. Then the store may
 			// have been there.
-			s.since = max(1, now-limit)
+			s.since, s.calls = max(1, now-limit), 0
 		}
-		s.failed = now
+		s.calls++
+		s.failed, s.limit = now, limit
 	}
 }
 
-// currentSince returns since when the store has not answered; 0: it answered the last call.
-func (s *outages) currentSince() core.Time {
+// underWay returns since when the store has not answered; 0: it answered the last call, or too few
+// calls show until then that a term of that ttl could end by it. If no call was made after the last
+// one that failed, this process was frozen. Then the store may have been there.
+func (s *outages) underWay(until core.Time, ttl time.Duration) (since core.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.calls < 2 || min(until, s.failed+s.limit)-s.since < ttl*2/5 {
+		return 0
+	}
 	return s.since
 }
 
