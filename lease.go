@@ -90,7 +90,7 @@ func (l *lease) beat() {
 	for {
 		now := l.s.clock()
 		l.stalls.woke(now)
-		e.Idle = l.held.Load() == 0 && !l.s.store.Caps().ChainedRenew
+		e.Idle = l.held.Load() == 0
 		o := l.core.Step(now, e)
 		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
 			l.stalls.overslept.Store(0)

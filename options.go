@@ -63,9 +63,10 @@ type Options struct {
 	// Grace is the time from the end of a term's context to the deadline, when renewals fail: the
 	// time that the work has to stop. Default a tenth of the TTL.
 	Grace time.Duration
-	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL. While the
-	// session holds nothing, every second renewal is left out, unless that would leave no time for
-	// two attempts, or the store needs each ([driver.Caps].ChainedRenew).
+	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL. By default a
+	// session with a TTL of 7 s or more leaves every second renewal out while it holds nothing: a
+	// fleet that stands by asks half as much of the store. (Not on a store that needs each:
+	// [driver.Caps].ChainedRenew.)
 	RenewEvery time.Duration
 	// RenewAttempt is the time limit of one renewal, and of one call that enters, releases or hands
 	// over a claim. Other calls have at least a second. Default a tenth of the TTL. For a TTL below

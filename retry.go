@@ -98,7 +98,8 @@ func (s *outages) answered(now core.Time, ttl, limit time.Duration, err error) {
 			to = s.failed
 		}
 		if idle || !noAnswer {
-			if to-s.since >= ttl/2 { // a shorter outage ends no term
+			// A shorter outage ends no term. Who waits may see it late: after two fifths of a ttl.
+			if s.calls > 1 && to-s.since >= ttl*3/10 {
 				s.from, s.to = s.since, to
 			}
 			s.since, s.calls = 0, 0

@@ -225,7 +225,9 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 		return nil, err
 	}
 	s.outages.answered(s.clock(), s.o.TTL, limit, nil)
-	l := newLease(s, stored, core.NewLease(s.o.timing(stored.TTL()), asked))
+	timing := s.o.timing(stored.TTL())
+	timing.HalfIdle = timing.HalfIdle && !s.store.Caps().ChainedRenew
+	l := newLease(s, stored, core.NewLease(timing, asked))
 	if stored.TTL() < s.o.TTL {
 		go l.abandon()
 		return nil, fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for",

@@ -1,5 +1,7 @@
 package core
 
+import "time"
+
 // A lease, from grant to end:
 //
 //	            Accepted: deadline = asked + ttl − drift
@@ -34,7 +36,7 @@ const (
 type LeaseEvent struct {
 	Kind  LeaseEventKind
 	Asked Time // the clock's reading before the renewal was sent; it also says which renewal it was
-	Idle  bool // nothing is held under the lease: every second renewal may be left out
+	Idle  bool // nothing is held under the lease
 }
 
 // LeaseOrder is what to do after an event.
@@ -86,7 +88,7 @@ func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 	case Close:
 		l.finish(Closed, &o)
 	}
-	if l.phase == Alive && !l.inFlight && now >= l.next {
+	if l.phase == Alive && !l.inFlight && (now >= l.next || l.skipped && !e.Idle) {
 		if l.skipped = e.Idle && l.maySkip(now); l.skipped {
 			l.next = now + l.timing.Every
 		} else {
@@ -98,12 +100,18 @@ func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 }
 
 // maySkip says whether the renewal that is due may be left out, where nothing is held: a fleet that
-// stands by then asks half as much of the store. The deadline is as true as ever, only nearer. Who
-// begins to hold has the time of the next renewal and of a second attempt, as after every other
-// renewal (see Timing.Validate).
+// stands by then asks half as much of the store. The deadline is as true as ever, only nearer. The
+// next renewal must have the time of a second attempt, as every other one (see Timing.Validate).
+// And it must have the time in which a store replaces a leader of its own that is frozen, or part
+// of the fleet would lose its places in the lines. Who begins to hold renews at the next Tick.
 func (l *Lease) maySkip(now Time) bool {
-	return !l.skipped && l.misses == 0 && now+l.timing.Every+2*l.timing.Attempt <= l.SoftEnd()
+	t := l.timing
+	return t.HalfIdle && !l.skipped && l.misses == 0 &&
+		now+t.Every+t.Attempt+max(t.Attempt, storeElects) <= l.SoftEnd()
 }
+
+// storeElects is how long etcd takes to replace a frozen leader, at its default timing.
+const storeElects = 2 * time.Second
 
 // WhyGone says why a lease, or a claim under it, is no longer in the store. Before the deadline the
 // store does not end a lease by itself, so somebody removed it.

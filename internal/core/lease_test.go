@@ -133,52 +133,72 @@ func renewals(l *Lease, end Time, idle func(Time) bool, answer func(Time) LeaseE
 }
 
 func TestEverySecondRenewalIsLeftOutWhileNothingIsHeld(t *testing.T) {
-	always, accepted := func(Time) bool { return true }, func(Time) LeaseEventKind { return Accepted }
+	never, always := func(Time) bool { return false }, func(Time) bool { return true }
+	every := func(step float64) (all []Time) {
+		for i := 1; Time(i)*at(step) < 20*sec; i++ {
+			all = append(all, at(100)+Time(i)*at(step))
+		}
+		return all
+	}
+	timing := Timing{}.Fill(10 * sec)
+	often, chained := Timing{Every: 2500 * time.Millisecond, HalfIdle: true}.Fill(20*sec), timing
+	chained.HalfIdle = false
 	for name, c := range map[string]struct {
 		timing Timing
 		idle   func(Time) bool
-		answer func(Time) LeaseEventKind
+		failed Time // renewals that are sent earlier get no answer
 		want   []Time
 	}{
-		"nothing is held": {Timing{}.Fill(10 * sec), always, accepted, []Time{at(104), at(108), at(112), at(116)}},
-		"held": {Timing{}.Fill(10 * sec), func(Time) bool { return false }, accepted,
-			[]Time{at(102), at(104), at(106), at(108), at(110), at(112), at(114), at(116), at(118)}},
-		"held from 107 to 111": {
-			Timing{}.Fill(10 * sec), func(now Time) bool { return now < at(107) || now > at(111) }, accepted,
-			[]Time{at(104), at(108), at(110), at(114), at(118)},
-		},
-		// Two get no answer. None is left out until one has been accepted.
-		"two fail": {Timing{Every: 2500 * time.Millisecond}.Fill(20 * sec), always, func(now Time) LeaseEventKind {
-			if now < at(105.05) {
+		"nothing is held": {timing, always, 0, every(4)},
+		"held":            {timing, never, 0, every(2)},
+		// The lease is stepped when it asks to be: at 108 it sees what it has to make up for.
+		"held from 107 to 111": {timing, func(now Time) bool { return now < at(107) || now > at(111) }, 0,
+			[]Time{at(104), at(108), at(110), at(114), at(118)}},
+		"two get no answer": {often, always, at(105.05),
+			[]Time{at(105), at(105.025), at(105.075), at(110.075), at(115.075)}},
+		"each is needed":      {chained, always, 0, every(2)},
+		"the caller says how": {Timing{Every: 2 * sec}.Fill(10 * sec), always, 0, every(2)},
+		"a ttl of 6 s":        {Timing{}.Fill(6 * sec), always, 0, every(1.2)},
+		"a ttl of 7 s":        {Timing{}.Fill(7 * sec), always, 0, every(2.8)},
+	} {
+		got := renewals(NewLease(c.timing, at(100)), at(120), c.idle, func(now Time) LeaseEventKind {
+			if now < c.failed {
 				return Unknown
 			}
 			return Accepted
-		}, []Time{at(105), at(105.025), at(105.075), at(110.075), at(115.075), at(120.075), at(125.075), at(130.075),
-			at(135.075)}},
-		"all fail": {Timing{}.Fill(2 * sec), always, func(Time) LeaseEventKind { return Unknown },
-			[]Time{at(100.8), at(100.825), at(100.875), at(100.975), at(101.175), at(101.575)}},
-		// Two attempts of a quarter of a second would not fit in behind a renewal at 100.4.
-		"a ttl of a second": {Timing{}.Fill(sec), always, accepted, nil},
-	} {
-		l := NewLease(c.timing, at(100))
-		got := renewals(l, at(100)+2*c.timing.TTL, c.idle, c.answer)
-		if c.want == nil {
-			for n := range 9 {
-				c.want = append(c.want, at(100)+Time(n+1)*c.timing.Every)
-			}
-		}
+		})
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: renewed at %v, want %v", name, got, c.want)
 		}
 	}
 }
 
-// A process that was frozen until a renewal could just be tried twice leaves none out.
-func TestNoRenewalIsLeftOutThatCouldNotBeTriedTwiceLater(t *testing.T) {
+// Where a renewal was left out, the right of who begins to hold would be up to two fifths of a ttl
+// old, and a short outage would end it.
+func TestWhoBeginsToHoldMakesUpForARenewalThatWasLeftOut(t *testing.T) {
+	l := lease10()
+	if o := l.Step(at(102), LeaseEvent{Idle: true}); o.Renew {
+		t.Fatal("the renewal at 102 s was not left out")
+	}
+	if o := l.Step(at(102.5), LeaseEvent{Idle: true}); o.Renew {
+		t.Fatal("renewed at 102.5 s though nothing is held")
+	}
+	if o := l.Step(at(103), LeaseEvent{}); !o.Renew {
+		t.Fatal("not renewed at 103 s though something is held")
+	}
+	l.Step(at(103.01), LeaseEvent{Kind: Accepted, Asked: at(103)})
+	if o := l.Step(at(104), LeaseEvent{}); o.Renew || o.Wake != at(105) {
+		t.Fatalf("renewed again at 104 s (%v), wake at %v: nothing was left out since", o.Renew, o.Wake)
+	}
+}
+
+// A process that was frozen leaves no renewal out that could not be tried twice later, nor where
+// the store may need two seconds to elect a leader.
+func TestNoRenewalIsLeftOutThatWouldComeTooLate(t *testing.T) {
 	for _, c := range []struct {
 		now     Time
 		leftOut bool
-	}{{at(102), true}, {at(104), true}, {at(104.001), false}, {at(107), false}} {
+	}{{at(102), true}, {at(103), true}, {at(103.001), false}, {at(107), false}} {
 		l := lease10()
 		o := l.Step(c.now, LeaseEvent{Idle: true})
 		if o.Renew == c.leftOut || c.leftOut && o.Wake != c.now+2*sec {

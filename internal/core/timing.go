@@ -19,6 +19,8 @@ type Timing struct {
 	Grace   time.Duration // from the end of the terms' contexts to the deadline
 	Every   time.Duration // from one renewal to the next
 	Attempt time.Duration // time limit of one renewal
+	// HalfIdle: every second renewal may be left out while nothing is held under the lease.
+	HalfIdle bool
 }
 
 // Fill returns t for a granted ttl, with what is zero derived from it. With these a store that
@@ -33,7 +35,7 @@ func (t Timing) Fill(ttl time.Duration) Timing {
 		t.Grace = ttl / 10
 	}
 	if t.Every == 0 {
-		t.Every = ttl / 5
+		t.Every, t.HalfIdle = ttl/5, true
 	}
 	if t.Attempt == 0 {
 		// A tenth of a short ttl is less than a busy store needs: there as much as two attempts may

@@ -122,7 +122,9 @@ func (s *session) grantOne(t *task, c *life) (*lease, error) {
 		return nil, err
 	}
 	l := &lease{s: s, dl: dl, life: &life{}, claims: make([]*claim, s.w.plan.Names)}
-	l.core = core.NewLease(s.w.timing.Fill(time.Duration(dl.ttl())), core.Time(asked))
+	timing := s.w.timing.Fill(time.Duration(dl.ttl()))
+	timing.HalfIdle = s.w.plan.Store != "zk" // see zkstore's sessionFor
+	l.core = core.NewLease(timing, core.Time(asked))
 	l.deadline = int64(l.core.Deadline())
 	l.trusted = l.deadline
 	if s.closed {
@@ -169,12 +171,8 @@ func (l *lease) beat(t *task) {
 	l.life.cancel()
 }
 
-// idle says that no claim under the lease has a right. On ZooKeeper it says no: see zkstore's
-// sessionFor.
+// idle says that no claim under the lease has a right.
 func (l *lease) idle() bool {
-	if l.s.w.plan.Store == "zk" {
-		return false
-	}
 	for _, c := range l.claims {
 		if c != nil && c.term != nil && !c.term.ended {
 			return false
