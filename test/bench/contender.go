@@ -13,6 +13,7 @@ type Contender struct {
 	Name  string
 	Store string // contenders are compared on the same store
 	Ours  bool
+	Named bool // a peer only where -peer names it
 	// Floor says that it is no library but the least that the store itself takes: bare requests and
 	// pushes on open connections, without repeats, renewals or any safety, and with an order only
 	// where a row is about a line.
@@ -81,12 +82,13 @@ func (c *Contender) lease(ttl time.Duration) time.Duration {
 func byName(store, peers string) ([]*Contender, error) {
 	var list []*Contender
 	if peers == "" {
-		peers = strings.Join(peerNames(store), ",")
+		peers = strings.Join(peerNames(store, false), ",")
 	}
 	for _, name := range strings.Split(peers, ",") {
 		c := find(strings.TrimSpace(name))
 		if c == nil || c.Ours || c.Floor || c.Store != store {
-			return nil, fmt.Errorf("-peer %q: known on %s are %s", name, store, strings.Join(peerNames(store), ", "))
+			known := strings.Join(peerNames(store, true), ", ")
+			return nil, fmt.Errorf("-peer %q: known on %s are %s", name, store, known)
 		}
 		list = append(list, c)
 	}
@@ -122,11 +124,11 @@ func floorOf(store string) *Contender {
 	return nil
 }
 
-// peerNames returns the names of all peers on a store.
-func peerNames(store string) []string {
+// peerNames returns the names of all peers on a store; named: also of those that -peer has to name.
+func peerNames(store string, named bool) []string {
 	var names []string
 	for _, c := range contenders {
-		if !c.Ours && !c.Floor && c.Store == store {
+		if !c.Ours && !c.Floor && c.Store == store && (named || !c.Named) {
 			names = append(names, c.Name)
 		}
 	}

@@ -12,33 +12,43 @@ import (
 )
 
 func init() {
-	ours("primacy", "etcd", func(ctx context.Context, endpoints []string) (driver.Store, error) {
+	open := func(ctx context.Context, endpoints []string) (driver.Store, error) {
 		return etcdstore.Open(ctx, etcdstore.Config{Endpoints: endpoints})
-	})
+	}
+	ours("primacy", "etcd", open)
+	contenders = append(contenders, &Contender{Name: "primacy without history", Store: "etcd", Named: true, Local: true,
+		Dial: dialOurs(open, -1)})
 }
 
 // ours makes a contender of a store of ours.
 func ours(name, store string, open func(context.Context, []string) (driver.Store, error)) {
-	contenders = append(contenders, &Contender{Name: name, Store: store, Ours: true, Local: true, Dial: dialOurs(open)})
+	contenders = append(contenders,
+		&Contender{Name: name, Store: store, Ours: true, Local: true, Dial: dialOurs(open, 0)})
 }
 
-func dialOurs(open func(context.Context, []string) (driver.Store, error)) func(context.Context, []string) (Process, error) {
+// dialOurs returns what dials a store of ours, for sessions with that [primacy.Options].History.
+func dialOurs(
+	open func(context.Context, []string) (driver.Store, error), history int,
+) func(context.Context, []string) (Process, error) {
 	return func(ctx context.Context, endpoints []string) (Process, error) {
 		s, err := open(ctx, endpoints)
 		if err != nil {
 			return nil, err
 		}
-		return &ourProcess{s}, nil
+		return &ourProcess{s, history}, nil
 	}
 }
 
 // ourProcess is ours on any store.
-type ourProcess struct{ store driver.Store }
+type ourProcess struct {
+	store   driver.Store
+	history int
+}
 
 func (p *ourProcess) Close() { p.store.Close() }
 
 func (p *ourProcess) Session(ctx context.Context, ttl time.Duration) (Session, error) {
-	s, err := primacy.NewSession(p.store, &primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait})
+	s, err := primacy.NewSession(p.store, &primacy.Options{TTL: ttl, Overrun: primacy.OverrunWait, History: p.history})
 	if err != nil {
 		return nil, err
 	}
