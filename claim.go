@@ -403,7 +403,12 @@ func (c *claim) newIDLocked() {
 // leadLocked begins the claim's term.
 func (c *claim) leadLocked() {
 	c.needTermStateLocked()
-	c.l.held.Add(1)
+	if c.l.held.Add(1) == 1 && c.l.leftOut.Load() { // beat makes up for that renewal within a second: better at once
+		select {
+		case c.l.events <- core.LeaseEvent{Kind: core.Tick}:
+		default: // it has others to take
+		}
+	}
 	c.term = newTerm(c, c.campaignCtx, Token(c.place.Token<<c.turnBits))
 	if c.untold = c.gated; !c.untold {
 		tellBegunLocked(c)

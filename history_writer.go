@@ -713,7 +713,8 @@ func (w *historyWriter) endRecordLocked(c *claim, cause core.Cause) record {
 // process knows.
 func (w *historyWriter) explainLocked(c *claim, r *record) {
 	r.Paused = int64(c.l.stalls.paused(w.s.clock()) / time.Millisecond)
-	if since := w.s.outages.underWay(c.record.rightEnd, c.l.timing.TTL); since != 0 {
+	contextEnd := core.Time(c.l.lastDeadline.Load()) - c.l.timing.Grace
+	if since := w.s.outages.endedTerm(contextEnd, c.record.rightEnd, c.l.timing.TTL); since != 0 {
 		r.DownFrom = w.wall(since)
 	}
 }

@@ -701,19 +701,19 @@ func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	timing := core.Timing{}.Fill(10 * time.Second)
 	lost := errors.New("no answer")
 	var s outages
-	s.answered(time.Hour, timing.TTL, timing.Attempt, lost)
-	s.answered(time.Hour+time.Second, timing.TTL, timing.Attempt, nil)
+	s.answered(time.Hour, timing.TTL, timing.Attempt, timing.Attempt, lost)
+	s.answered(time.Hour+time.Second, timing.TTL, timing.Attempt, 0, nil)
 	if _, _, ok := s.lastOver(0); ok || s.since != 0 {
 		t.Error("one call that failed is an outage")
 	}
 	for i := range 60 {
-		s.answered(2*time.Hour+core.Time(i)*time.Second, timing.TTL, timing.Attempt, lost)
+		s.answered(2*time.Hour+core.Time(i)*time.Second, timing.TTL, timing.Attempt, timing.Attempt, lost)
 	}
 	until := 2*time.Hour + timing.TTL
-	if got := s.underWay(until, timing.TTL); got != 2*time.Hour-timing.Attempt {
+	if got := s.endedTerm(until-timing.Grace, until, timing.TTL); got != 2*time.Hour-timing.Attempt {
 		t.Errorf("it began at %v", got)
 	}
-	s.answered(2*time.Hour+time.Minute, timing.TTL, timing.Attempt, driver.ErrGone) // an answer
+	s.answered(2*time.Hour+time.Minute, timing.TTL, timing.Attempt, 0, driver.ErrGone) // an answer
 	from, to, ok := s.lastOver(time.Hour)
 	if !ok || from != 2*time.Hour-timing.Attempt || to != 2*time.Hour+time.Minute || s.since != 0 {
 		t.Errorf("from %v to %v, %v", from, to, ok)
@@ -721,6 +721,57 @@ func TestAnOutageIsWhatSeveralCallsSaw(t *testing.T) {
 	if _, _, ok := s.lastOver(3 * time.Hour); ok {
 		t.Error("it is told of what came later")
 	}
+}
+
+// The renewals of a term that was won just before the outage begin late. Two that fail at once, and
+// are accepted when they are tried again, are no outage, however short the ttl.
+func TestAnOutageIsAsLongAsTheCallsShow(t *testing.T) {
+	const ms = time.Millisecond
+	down := errors.New("no answer")
+	for _, c := range []struct {
+		what      string
+		ttl, took time.Duration
+		failed    []time.Duration // calls, by when they fail
+		told      bool            // of the term that ends at 0.9 ttls
+	}{
+		{"begins 0.4 ttls late", 10 * time.Second, time.Second, []time.Duration{5001, 6026, 7076}, true},
+		{"two resets", time.Second, ms, []time.Duration{201, 226}, false},
+		{"two calls that hang", 10 * time.Second, time.Second, []time.Duration{3000, 4025}, false},
+	} {
+		var s outages
+		for _, at := range c.failed {
+			s.answered(time.Hour+at*ms, c.ttl, c.ttl/10, c.took, down)
+		}
+		if got := s.endedTerm(time.Hour+c.ttl*8/10, time.Hour+c.ttl*9/10, c.ttl) != 0; got != c.told {
+			t.Errorf("%s: told of the term: %v", c.what, got)
+		}
+		s.answered(time.Hour+(c.failed[len(c.failed)-1]+75)*ms, c.ttl, c.ttl/10, ms, nil)
+		if from, to, ok := s.lastOver(time.Hour); ok {
+			t.Errorf("%s: an outage of %v is told to have ended the term of a leader that died", c.what, to-from)
+		}
+	}
+}
+
+// The store is back before the work has stopped, so before the term's record is written.
+func TestAnOutageThatEndsWhileTheWorkStopsIsTold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		net := drivertest.Faulty(b.store, drivertest.Faults{})
+		s := b.session("a", net, Options{})
+		down := time.Now()
+		_ = s.Candidate("x", nil).RunOnce(t.Context(), func(ctx context.Context, _ *Term) error {
+			down = time.Now()
+			net.Hang(true)
+			<-ctx.Done()
+			time.AfterFunc(400*time.Millisecond, func() { net.Hang(false) })
+			go func() { _, _ = s.Election("y").Campaign(t.Context(), nil) }() // which gets another lease
+			time.Sleep(900 * time.Millisecond)
+			return nil
+		})
+		time.Sleep(time.Minute)
+		if r := b.past("x", 0)[0]; r.Reason != Expired || !isWithin(r.DownFrom, down, down.Add(3*time.Second)) {
+			t.Errorf("%+v, want one that an outage from %v on has ended", r, down)
+		}
+	})
 }
 
 // A session makes no calls while it has no lease: that is no outage. One that lasted before is told
@@ -741,15 +792,15 @@ func TestTimeWithoutCallsIsNoOutage(t *testing.T) {
 	} {
 		var s outages
 		for i := range c.failed {
-			s.answered(time.Hour+core.Time(i)*time.Second, timing.TTL, timing.Attempt, lost)
+			s.answered(time.Hour+core.Time(i)*time.Second, timing.TTL, timing.Attempt, timing.Attempt, lost)
 		}
 		later := 2 * time.Hour
-		s.answered(later, timing.TTL, timing.Attempt, c.then)
+		s.answered(later, timing.TTL, timing.Attempt, timing.Attempt, c.then)
 		if c.then != nil {
 			if s.since != later-timing.Attempt {
 				t.Errorf("%s: it began at %v", c.what, s.since)
 			}
-			s.answered(later+time.Second, timing.TTL, timing.Attempt, nil)
+			s.answered(later+time.Second, timing.TTL, timing.Attempt, 0, nil)
 		}
 		from, to, ok := s.lastOver(0)
 		if ok != c.told || ok && (from != time.Hour-timing.Attempt || to != time.Hour+59*time.Second) {

@@ -26,6 +26,7 @@ type lease struct {
 	deadline     atomic.Int64 // on the boot clock; 0 after Gone or Close. One that has passed stays
 	lastDeadline atomic.Int64 // the last deadline that was not 0
 	held         atomic.Int64 // how many claims have a right
+	leftOut      atomic.Bool  // the renewal that was due last was left out, since nothing was held
 	renewing     atomic.Bool  // a call of Renew has not returned
 	stalls       stalls
 	newsErr      atomic.Pointer[error] // what the last call of News failed with; nil: it told news
@@ -92,6 +93,7 @@ func (l *lease) beat() {
 		l.stalls.woke(now)
 		e.Idle = l.held.Load() == 0
 		o := l.core.Step(now, e)
+		l.leftOut.Store(l.core.LeftOut())
 		if e.Kind == core.Accepted && l.core.Phase() == core.Alive { // else the answer came too late
 			l.stalls.overslept.Store(0)
 		}
@@ -165,12 +167,13 @@ func (l *lease) renew(asked core.Time) {
 			l.s.log.log(slog.LevelDebug, "renewal failed", "lease", l.stored.ID(), "err", err)
 		}
 	}
+	took := l.s.uptime() - sent
 	if !cancelled { // else the lease's own end cancelled it, which says nothing of the store
-		l.countRenewal(err, l.s.uptime()-sent)
+		l.countRenewal(err, took)
 	}
 	l.post(e)
 	if !cancelled {
-		l.s.outages.answered(l.s.clock(), l.timing.TTL, l.timing.Attempt, err)
+		l.s.outages.answered(l.s.clock(), l.timing.TTL, l.timing.Attempt, took, err)
 	}
 }
 

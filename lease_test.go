@@ -67,6 +67,21 @@ func TestASessionThatHoldsNothingRenewsHalfAsOften(t *testing.T) {
 	})
 }
 
+// A standby whose last renewal was left out wins 3.9 s after the one before. An outage of 5 s must
+// not end its term.
+func TestWhoWinsMakesUpAtOnceForARenewalThatWasLeftOut(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		must[*lease](t)(s.liveLease(t.Context()))
+		time.Sleep(3900 * time.Millisecond)
+		term := b.lead(s, "n")
+		time.Sleep(10 * time.Millisecond)
+		if got := term.Remaining(); got < 8900*time.Millisecond {
+			t.Errorf("%v of 9s are left after the win", got)
+		}
+	})
+}
+
 // chainedRenewals is a store whose renewals must come as often where nothing is held.
 type chainedRenewals struct{ *memstore.Store }
 

@@ -63,10 +63,10 @@ type Options struct {
 	// Grace is the time from the end of a term's context to the deadline, when renewals fail: the
 	// time that the work has to stop. Default a tenth of the TTL.
 	Grace time.Duration
-	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL. By default a
-	// session with a TTL of 7 s or more leaves every second renewal out while it holds nothing: a
-	// fleet that stands by asks half as much of the store. (Not on a store that needs each:
-	// [driver.Caps].ChainedRenew.)
+	// RenewEvery is the time from one renewal to the next. Default a fifth of the TTL. If it is 0
+	// and the TTL is 7 s or more, a session that holds nothing sends only every second renewal, so
+	// that standbys ask half as much of the store. (Not on a store where each renewal rests on
+	// those before, as on ZooKeeper: [driver.Caps].ChainedRenew.)
 	RenewEvery time.Duration
 	// RenewAttempt is the time limit of one renewal, and of one call that enters, releases or hands
 	// over a claim. Other calls have at least a second. Default a tenth of the TTL. For a TTL below

@@ -77,29 +77,29 @@ type outages struct {
 	since    core.Time // when the outage under way began; 0: there is none
 	calls    int       // how many calls of it failed
 	failed   core.Time // when the last of them did
-	limit    core.Time // how long that one could wait for its answer
 	from, to core.Time // of the last outage that is over
 }
 
-// answered takes what a renewal or a grant has returned: lease.renew and Session.grantOne call it
-// after each call. Limit is how long that call could wait for its answer.
+// answered takes what a renewal or a grant has returned, and how long that took: lease.renew and
+// Session.grantOne call it after each call. A call that took longer than its limit did so because
+// this process was frozen. Then the store may have been there.
 //
 // While there is no lease, or this process is frozen, no call is made. Then the last failed call of
-// an outage may be long ago, and nobody knows whether the store answered since. Such an outage
-// counts only to that call.
-func (s *outages) answered(now core.Time, ttl, limit time.Duration, err error) {
+// an outage may be long ago, and nobody knows whether the store answered since. Such an outage is
+// taken to have ended with that call.
+func (s *outages) answered(now core.Time, ttl, limit, took time.Duration, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	took = min(took, limit)
 	noAnswer := err != nil && !driver.IsFinal(err)
 	if s.since != 0 {
 		to := now
-		idle := now-s.failed > 2*limit+min(time.Second, ttl/5) // a pause and a call take less
-		if idle {
+		untried := now-took-s.failed > max(time.Second, ttl/5)+ttl/10 // longer than a pause between two calls
+		if untried {
 			to = s.failed
 		}
-		if idle || !noAnswer {
-			// A shorter outage ends no term. Who waits may see it late: after two fifths of a ttl.
-			if s.calls > 1 && to-s.since >= ttl*3/10 {
+		if untried || !noAnswer {
+			if s.calls > 1 && to-s.since >= longEnough(ttl) {
 				s.from, s.to = s.since, to
 			}
 			s.since, s.calls = 0, 0
@@ -107,25 +107,31 @@ func (s *outages) answered(now core.Time, ttl, limit time.Duration, err error) {
 	}
 	if noAnswer {
 		if s.since == 0 {
-			// If the call was sent earlier than this, this process was frozen. Then the store may
-			// have been there.
-			s.since, s.calls = max(1, now-limit), 0
+			s.since = max(1, now-took)
 		}
 		s.calls++
-		s.failed, s.limit = now, limit
+		s.failed = now
 	}
 }
 
-// underWay returns since when the store has not answered; 0: it answered the last call, or too few
-// calls show until then that a term of that ttl could end by it. If no call was made after the last
-// one that failed, this process was frozen. Then the store may have been there.
-func (s *outages) underWay(until core.Time, ttl time.Duration) (since core.Time) {
+// longEnough is how long an outage must be for the history to tell of it. One that ends a term
+// lasts for some seven tenths of a ttl, of which who waits may miss the first four. Two calls in a
+// row that hang, before this process is frozen, show three tenths.
+func longEnough(ttl time.Duration) time.Duration { return ttl * 7 / 20 }
+
+// endedTerm returns since when the store had not answered when a term ended, if that can have ended
+// it; otherwise 0. The term's context ended at contextEnd by the clock and its right at until. An
+// outage may be over by the time that the work has returned.
+func (s *outages) endedTerm(contextEnd, until core.Time, ttl time.Duration) (since core.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.calls < 2 || min(until, s.failed+s.limit)-s.since < ttl*2/5 {
-		return 0
+	switch {
+	case s.calls > 1 && min(until, s.failed+ttl/10)-s.since >= longEnough(ttl):
+		return s.since
+	case s.to > contextEnd && s.from < contextEnd:
+		return s.from
 	}
-	return s.since
+	return 0
 }
 
 // lastOver returns the last outage that is over; ok: it ended later than since.

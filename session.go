@@ -220,11 +220,11 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	if err != nil {
 		s.readers.publish(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
 		if parent.Err() == nil { // else the caller gave up, which says nothing of the store
-			s.outages.answered(s.clock(), s.o.TTL, limit, err)
+			s.outages.answered(s.clock(), s.o.TTL, limit, s.uptime()-sent, err)
 		}
 		return nil, err
 	}
-	s.outages.answered(s.clock(), s.o.TTL, limit, nil)
+	s.outages.answered(s.clock(), s.o.TTL, limit, s.uptime()-sent, nil)
 	timing := s.o.timing(stored.TTL())
 	timing.HalfIdle = timing.HalfIdle && !s.store.Caps().ChainedRenew
 	l := newLease(s, stored, core.NewLease(timing, asked))

@@ -49,7 +49,7 @@ type Caps struct {
 	Push          bool          // changes of a line are pushed; otherwise Next and Follow poll
 	ExpiryPush    bool          // the end of a lease is pushed too
 	SharedRenewal bool          // one Renew is one request however many claims the lease has
-	ChainedRenew  bool          // what a Renew proves rests on those before it: it comes as often where nothing is held
+	ChainedRenew  bool          // a Renew proves something only with those shortly before it: none may be left out
 	Shared        bool          // claims with Slots can be made
 	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
 	Gathers       bool          // calls of Append that are made at once travel in few requests; so do those of Records

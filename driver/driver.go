@@ -78,8 +78,8 @@ type Lease interface {
 	// clock of whoever ends it, from the moment Renew was CALLED. The store answers nil only if it
 	// knows that no other leader of the store's own cluster can have ended the lease meanwhile.
 	// [ErrGone] is final: a lease never comes back. Renewing covers all claims. It is called each
-	// fifth of the ttl by default, and half as often while no claim holds, but see
-	// Caps.ChainedRenew.
+	// fifth of the ttl by default; from a ttl of 7 s on half as often while no claim is held,
+	// unless Caps.ChainedRenew.
 	Renew(ctx context.Context) error
 
 	// Claim enters claims and returns their places in the same order. It is idempotent by Claim.ID:

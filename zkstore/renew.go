@@ -198,8 +198,8 @@ func (r *renewal) wait(ctx context.Context, d time.Duration) error {
 
 // sessionFor returns the session timeout that a ttl needs: renewals come every fifth of a ttl, so
 // the A of a proof is up to two of them old, which is half a ttl by the leader's clock. So none may
-// be left out (Caps.ChainedRenew): a renewal would have to make its own proof, for which it has no
-// time. Where a fifth is little more than a gap or less, A may be two gaps older.
+// be left out (Caps.ChainedRenew): the next one would find its A too old, and has no time to make
+// its own proof. Where a fifth is little more than a gap or less, A may be two gaps older.
 func sessionFor(ttl, tick time.Duration) time.Duration {
 	if ttl >= 6*gap(tick) {
 		return (ttl*3 + 1) / 2

@@ -110,9 +110,12 @@ func TestBoundsAreToldAsBounds(t *testing.T) {
 		ToBefore: at.Add(time.Hour + most), DownFrom: at.Add(time.Hour), DownTo: at.Add(time.Hour + 65*time.Second)}
 	frozen := primacy.TermRecord{Token: 6, ID: "web-1", From: at, To: at.Add(time.Minute), Reason: primacy.Expired,
 		Paused: 29400 * time.Millisecond, Outlived: 21970 * time.Millisecond}
+	both := primacy.TermRecord{Token: 5, ID: "web-3", From: at.Add(-time.Minute), To: at, Reason: primacy.Expired,
+		DownFrom: at.Add(-8 * time.Second), Paused: 80 * time.Second}
 	var b strings.Builder
 	err := printTerms(&app{stdout: &b}, []primacy.TermRecord{
-		{Token: 8, ID: "web-3", From: at.Add(time.Hour + most), Reason: primacy.Leads, GapMost: &most}, unknown, frozen,
+		{Token: 8, ID: "web-3", From: at.Add(time.Hour + most), Reason: primacy.Leads, GapMost: &most},
+		unknown, frozen, both,
 	}, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +123,8 @@ func TestBoundsAreToldAsBounds(t *testing.T) {
 	for _, want := range []string{"<= 1m40s", "<= 2026-11-22 03:01:40", ">= 1h0m0s",
 		"no end was recorded: the store did not answer for 1m5s (03:00:00 to 03:01:05); " +
 			"last known to lead at 2026-11-22 03:00:00",
-		"lease expired: its process was frozen for 29.4s; its work was alive 22s after the lease deadline"} {
+		"lease expired: its process was frozen for 29.4s; its work was alive 22s after the lease deadline",
+		"lease expired: the store had not answered since 01:59:52; its process was frozen for 1m20s"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("it lacks %q:\n%s", want, b.String())
 		}

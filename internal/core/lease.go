@@ -99,6 +99,9 @@ func (l *Lease) Step(now Time, e LeaseEvent) LeaseOrder {
 	return o
 }
 
+// LeftOut says that the last renewal that was due was left out.
+func (l *Lease) LeftOut() bool { return l.skipped }
+
 // maySkip says whether the renewal that is due may be left out, where nothing is held: a fleet that
 // stands by then asks half as much of the store. The deadline is as true as ever, only nearer. The
 // next renewal must have the time of a second attempt, as every other one (see Timing.Validate).

@@ -52,6 +52,8 @@ func whyExpired(s string, r primacy.TermRecord, zone *time.Location) string {
 	switch {
 	case r.Reason == primacy.Unknown && outage != "":
 		s = "no end was recorded: " + outage
+	case outage != "" && r.Paused > 0:
+		s += fmt.Sprintf(": %s; its process was frozen for %s", outage, Short(r.Paused))
 	case outage != "":
 		s += ": " + outage
 	case r.Paused > 0:
