@@ -22,7 +22,7 @@ const (
 	recordAfter    = 50 * time.Millisecond  // from a win to its record; a shorter term has only the record of its end
 	recordEarly    = recordAfter / 2        // so much earlier a record goes with another one that is due
 	maxGroup       = 512                    // how many records are written at a time, if the store gathers calls
-	restTimes      = 8                      // so many times as long as a group took nothing is written after it
+	restTimes      = 16                     // so many times as long as a group took nothing is written after it
 	restLimit      = time.Second            // but not longer than this
 	appendLimit    = 2 * time.Second        // for one call of Append; see groupLimit
 	refusedPause   = time.Minute            // after a refused Append: no other one for so long
