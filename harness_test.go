@@ -33,6 +33,19 @@ type world struct {
 	clock func() time.Duration
 }
 
+// frozenClock has the boot clock of the sessions that are opened later stand still from stop to
+// goOn, as if their process did not run.
+func (b *world) frozenClock() (stop, goOn func()) {
+	clock, stopped := b.clock, &atomic.Int64{} // at which it stands; 0: it goes
+	b.clock = func() time.Duration {
+		if at := stopped.Load(); at != 0 {
+			return time.Duration(at)
+		}
+		return clock()
+	}
+	return func() { stopped.Store(int64(clock())) }, func() { stopped.Store(0) }
+}
+
 func (b *world) session(id string, on driver.Store, o Options) *Session {
 	b.t.Helper()
 	if o.ID = id; o.TTL == 0 {

@@ -8,7 +8,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -552,21 +551,15 @@ func TestTimesOfRecordsCanBeTold(t *testing.T) {
 func TestATermEndsAtItsDeadlineForWhoWasFrozen(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
-		clock, frozen := b.clock, atomic.Int64{} // at which its clock stands
-		b.clock = func() time.Duration {
-			if at := frozen.Load(); at != 0 {
-				return time.Duration(at)
-			}
-			return clock()
-		}
+		stop, goOn := b.frozenClock()
 		a := b.session("a", net, Options{})
 		b.lead(a, "x")
 		time.Sleep(aSecond)
-		frozen.Store(int64(clock()))
+		stop()
 		net.Hang(true)
 		time.Sleep(time.Minute)
 		net.Hang(false)
-		frozen.Store(0)
+		goOn()
 		time.Sleep(10 * time.Second)
 		all := b.past("x", 0)
 		if d, ok := all[0].Lasted(); !ok || d > 12*time.Second {

@@ -572,21 +572,15 @@ func TestCountingManyTermsTakesFewCalls(t *testing.T) {
 func TestAFrozenLeaderTellsThatItWas(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
-		clock, stopped := b.clock, atomic.Int64{} // at which its clock stands
-		b.clock = func() time.Duration {
-			if at := stopped.Load(); at != 0 {
-				return time.Duration(at)
-			}
-			return clock()
-		}
+		stop, goOn := b.frozenClock()
 		term := b.lead(b.session("a", net, Options{}), "x")
 		for _, pause := range []time.Duration{5 * time.Second, time.Minute} { // the first ends no term
 			time.Sleep(10 * time.Second)
-			stopped.Store(int64(clock()))
+			stop()
 			net.Hang(true) // it hears nothing
 			time.Sleep(pause)
 			net.Hang(false)
-			stopped.Store(0)
+			goOn()
 		}
 		time.Sleep(10 * time.Second)
 		if r := b.past("x", 0)[0]; r.Reason != Expired || r.Paused > time.Minute || r.Paused < 55*time.Second {
@@ -610,22 +604,16 @@ func TestAFrozenLeaderTellsThatItWas(t *testing.T) {
 // process hears, and comes too late.
 func TestALateAnswerDoesNotHideThatTheLeaderWasFrozen(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
-		clock, stopped := b.clock, atomic.Int64{} // at which its clock stands
-		b.clock = func() time.Duration {
-			if at := stopped.Load(); at != 0 {
-				return time.Duration(at)
-			}
-			return clock()
-		}
+		stop, goOn := b.frozenClock()
 		net := drivertest.Faulty(b.store, drivertest.Faults{})
 		var freeze atomic.Bool // at the next renewal
 		late := &renewing{Store: net, renew: func(ctx context.Context, l driver.Lease) error {
 			err := l.Renew(ctx)
 			if freeze.CompareAndSwap(true, false) {
-				stopped.Store(int64(clock()))
+				stop()
 				net.Hang(true)                      // it hears nothing
 				time.Sleep(6500 * time.Millisecond) // to between the end of the contexts and the deadline
-				stopped.Store(0)
+				goOn()
 				time.AfterFunc(5*time.Second, func() { net.Hang(false) })
 			}
 			return err
@@ -652,20 +640,14 @@ func TestAFreezeAfterARenewalThatFailedIsNoOutage(t *testing.T) {
 		inFlight bool
 	}{"after one": {1, false}, "after two": {2, false}, "in the second": {2, true}} {
 		bubble(t, func(t *testing.T, b *world) {
-			clock, stopped := b.clock, atomic.Int64{} // at which its clock stands
-			b.clock = func() time.Duration {
-				if at := stopped.Load(); at != 0 {
-					return time.Duration(at)
-				}
-				return clock()
-			}
+			stop, goOn := b.frozenClock()
 			net := drivertest.Faulty(b.store, drivertest.Faults{})
 			freeze := func() {
-				stopped.Store(int64(clock()))
+				stop()
 				net.Hang(true) // it hears nothing
 				time.Sleep(9 * time.Second)
 				net.Hang(false)
-				stopped.Store(0)
+				goOn()
 			}
 			var fail atomic.Int32 // how many more renewals fail
 			on := struct {

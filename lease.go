@@ -43,14 +43,18 @@ type lease struct {
 	moved        chan struct{}       // closed and made anew when the deadline moves or the lease is over
 }
 
-func newLease(s *Session, stored driver.Lease, c *core.Lease) *lease {
+// newLease returns a lease that the store has granted in answer to a call made at asked.
+func newLease(s *Session, stored driver.Lease, asked core.Time) *lease {
+	timing := s.o.timing(stored.TTL())
+	timing.HalfIdle = timing.HalfIdle && !s.store.Caps().ChainedRenew
+	c := core.NewLease(timing, asked)
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &lease{
-		s: s, stored: stored, core: c, timing: s.o.timing(stored.TTL()), ctx: ctx, cancel: cancel,
+		s: s, stored: stored, core: c, timing: timing, ctx: ctx, cancel: cancel,
 		events: make(chan core.LeaseEvent, 4), moved: make(chan struct{}),
 		claims: map[seat]*claim{}, stillWorking: map[*claim]struct{}{},
 	}
-	l.stalls.clock, l.stalls.timing = s.clock, l.timing
+	l.stalls.clock, l.stalls.timing = s.clock, timing
 	l.deadline.Store(int64(c.Deadline()))
 	l.lastDeadline.Store(int64(c.Deadline()))
 	l.stalls.wakeBy.Store(int64(c.Deadline()))

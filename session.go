@@ -217,17 +217,15 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	sent := s.uptime()
 	asked := s.clock() // before the call: the lease is counted from here
 	stored, err := s.store.Grant(ctx, s.o.ID, s.o.TTL)
+	took := s.uptime() - sent
+	if err == nil || parent.Err() == nil { // else the caller gave up, which says nothing of the store
+		s.outages.answered(s.clock(), s.o.TTL, limit, took, err)
+	}
 	if err != nil {
-		s.readers.publish(Event{Kind: GrantFailed, Took: s.uptime() - sent, Cause: err})
-		if parent.Err() == nil { // else the caller gave up, which says nothing of the store
-			s.outages.answered(s.clock(), s.o.TTL, limit, s.uptime()-sent, err)
-		}
+		s.readers.publish(Event{Kind: GrantFailed, Took: took, Cause: err})
 		return nil, err
 	}
-	s.outages.answered(s.clock(), s.o.TTL, limit, s.uptime()-sent, nil)
-	timing := s.o.timing(stored.TTL())
-	timing.HalfIdle = timing.HalfIdle && !s.store.Caps().ChainedRenew
-	l := newLease(s, stored, core.NewLease(timing, asked))
+	l := newLease(s, stored, asked)
 	if stored.TTL() < s.o.TTL {
 		go l.abandon()
 		return nil, fmt.Errorf("%w: it granted a ttl of %v, less than the %v asked for",
@@ -243,7 +241,7 @@ func (s *Session) grantOne(parent context.Context) (*lease, error) {
 	s.leases[l] = struct{}{}
 	s.stats.leases.Add(1)
 	l.start() // under mu: the only lock that it takes is logQueue.mu
-	s.readers.publish(Event{Kind: LeaseGranted, Lease: stored.ID(), Took: s.uptime() - sent})
+	s.readers.publish(Event{Kind: LeaseGranted, Lease: stored.ID(), Took: took})
 	return l, nil
 }
 

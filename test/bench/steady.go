@@ -71,7 +71,7 @@ func standBy(ctx context.Context, e *Env, c *Contender) (Sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { t.close() }()
+	defer t.close()
 	name := e.Name("standby")
 	if _, err := t.sessions[0].Campaign(ctx, name); err != nil {
 		return nil, err

@@ -40,7 +40,10 @@ func Why(r primacy.TermRecord, zone *time.Location) string {
 
 // whyExpired says what is known of a term that was not renewed, or of whose end nobody told.
 func whyExpired(s string, r primacy.TermRecord, zone *time.Location) string {
-	outage := ""
+	outage, frozen := "", ""
+	if r.Paused > 0 {
+		frozen = "its process was frozen for " + Short(r.Paused)
+	}
 	switch {
 	case r.DownFrom.IsZero():
 	case r.DownTo.IsZero():
@@ -52,12 +55,10 @@ func whyExpired(s string, r primacy.TermRecord, zone *time.Location) string {
 	switch {
 	case r.Reason == primacy.Unknown && outage != "":
 		s = "no end was recorded: " + outage
-	case outage != "" && r.Paused > 0:
-		s += fmt.Sprintf(": %s; its process was frozen for %s", outage, Short(r.Paused))
-	case outage != "":
-		s += ": " + outage
-	case r.Paused > 0:
-		s += fmt.Sprintf(": its process was frozen for %s", Short(r.Paused))
+	case outage != "" && frozen != "":
+		s += ": " + outage + "; " + frozen
+	case outage != "" || frozen != "":
+		s += ": " + outage + frozen
 	}
 	if r.Reason == primacy.Unknown && r.ToAfter.After(r.From) {
 		s += "; last known to lead at " + Clock(r.ToAfter, zone)
