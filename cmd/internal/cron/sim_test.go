@@ -267,13 +267,12 @@ func (w *simWorld) judge() {
 }
 
 func (w *simWorld) judgeInstants(j *Job, v *view) {
-	var from time.Time
-	for _, r := range v.records {
-		if r.Verdict == Fresh && (from.IsZero() || r.Key.At.Before(from)) {
-			from = r.Key.At
-		}
+	from, known := v.origin(j.instants())
+	if !known { // a decision was there before anybody had said so: instants count from the oldest
+		w.count["origin unsaid"]++
+		from, known = v.start(j.instants())
 	}
-	if from.IsZero() {
+	if !known {
 		w.Errorf("%s: no record of where it begins", j.Name)
 		return
 	}

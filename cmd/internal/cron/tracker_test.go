@@ -108,6 +108,16 @@ func TestTrackerOfANewJob(t *testing.T) {
 	expect(t, "a changed schedule counts from now", other.orders(101), "anchor 95.0", "probe 20.1", "run 100.1")
 }
 
+// A decision is in the journal before anybody has said from where instants count, since the record
+// that says so was lost on its way: the oldest record says it, and no later one contradicts it.
+func TestTheOldestDecisionSaysWhereInstantsCountFrom(t *testing.T) {
+	tr := trackerOf(t, nil).sees1(5)
+	expect(t, "new", tr.orders(10), "anchor 5.0", "run 10.1")
+	tr.sees1(12, ran(10)...)
+	expect(t, "decided by whomever", tr.orders(20), "run 20.1")
+	expect(t, "who comes later", trackerOf(t, nil).sees1(22, ran(10)...).orders(22), "run 20.1")
+}
+
 func TestTrackerFindsWhatNobodyDecided(t *testing.T) {
 	recs := append(append([]rec{fresh0}, ran(10)...), ran(30)...)
 	tr := trackerOf(t, nil).sees1(35, recs...)
