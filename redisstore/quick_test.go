@@ -247,3 +247,81 @@ func TestTheRevisionOfALineThatVanished(t *testing.T) {
 		t.Errorf("the revision went from %d to %d, want a larger one, and even", before, after)
 	}
 }
+
+// granted has leases granted, and returns the history they are of.
+func (w *way) granted(leases ...string) (epoch string) {
+	for _, id := range leases {
+		epoch = w.run(grantScript.text(), id, "owner", 600000, "channel").str(1)
+	}
+	return epoch
+}
+
+// give gives up a claim that is known by its token, as the lease has it.
+func (w *way) give(epoch, lease, name string, settled int) {
+	w.t.Helper()
+	p := strings.SplitN(w.c.HGet(w.t.Context(), "{primacy}:lease:"+lease, "s:"+name).Val(), " ", 4)
+	if len(p) < 4 {
+		w.t.Fatalf("the lease %s has no claim on %s", lease, name)
+	}
+	if got := w.run(w.release, lease, epoch, settled, 1, name, "", p[0], p[2], p[3], "", "", ""); got.str(0) != "OK" {
+		w.t.Fatalf("release: %q", got)
+	}
+}
+
+// The last in a line gives it up just after a failover: {p}:server has only the count that the
+// history began with, and the line was shown with the revision after it.
+func TestALineThatEndsAfterAFailoverIsSeenToEnd(t *testing.T) {
+	t.Parallel()
+	w := newWay(t, false)
+	w.enter(w.granted("a"), "a", "n", "1", 1, 0, "")
+	ctx := t.Context()
+	w.c.HSet(ctx, "{primacy}:server", "id", strings.Repeat("0", 40), "run", "another")
+	epoch := w.granted("b") // notices it, and has the hold-off begin
+	w.c.HSet(ctx, "{primacy}:server", "calm", 0, "since", 0)
+	w.looked("n", true)
+	w.give(epoch, "a", "n", 1)
+	w.looked("n", true)
+}
+
+// A line whose hash was evicted has a holder all the same. Who comes next waits behind it.
+func TestALineWithoutItsHashHasAHolder(t *testing.T) {
+	t.Parallel()
+	w := newWay(t, false)
+	epoch := w.granted("a", "b")
+	w.enter(epoch, "a", "n", "1", 1, 0, "")
+	w.c.Del(t.Context(), "{primacy}:meta:n")
+	if got := w.run(w.claim, "b", epoch, 0, 1, "n", "", "0", 1, "2", "", 0); got.str(0) != "OK" || got.num(4) != 0 {
+		t.Errorf("the next claim: %q, want it to wait", got)
+	}
+}
+
+// What a lone lock and unlock ask the server for: each call takes it 1 or 2 µs.
+func TestALoneLockAsksLittle(t *testing.T) {
+	t.Parallel()
+	w := newWay(t, false)
+	epoch, ctx := w.granted("a"), t.Context()
+	asked := func(do func()) string {
+		w.c.ConfigResetStat(ctx)
+		do()
+		var all []string
+		stats := w.c.Info(ctx, "commandstats").Val()
+		for _, m := range regexp.MustCompile(`cmdstat_([a-z]+):calls=(\d+)`).FindAllStringSubmatch(stats, -1) {
+			if m[1] != "eval" && m[1] != "config" {
+				all = append(all, m[2]+" "+m[1])
+			}
+		}
+		slices.Sort(all)
+		return strings.Join(all, ", ")
+	}
+	for n := 1; n < 3; n++ {
+		const claim = "1 exists, 1 info, 1 publish, 1 time, 2 hmget, 2 zadd, 3 hset, 3 pexpireat"
+		if got := asked(func() { w.enter(epoch, "a", "n", fmt.Sprint(n), n, n-1, "") }); got != claim {
+			t.Errorf("claim %d asks %s", n, got)
+		}
+		// One of the hget is the test's own.
+		const release = "1 del, 1 hdel, 1 hset, 1 info, 1 publish, 1 time, 1 zrange, 1 zrem, 2 hget, 2 hmget"
+		if got := asked(func() { w.give(epoch, "a", "n", n) }); got != release {
+			t.Errorf("release %d asks %s", n, got)
+		}
+	}
+}
