@@ -43,8 +43,7 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) ([]driver.Pla
 	}
 	var places []driver.Place
 	var final error
-	_, err = l.ask(ctx, l.s.calls, sc, true, func() []any {
-		args := make([]any, 0, 1+7*len(claims))
+	_, err = l.ask(ctx, l.s.calls, sc, true, func(args []any) []any {
 		args = append(args, len(claims))
 		for i, c := range claims {
 			args = append(args, c.Name, c.Seat, c.Slots, mine[i].n, c.ID, c.Value, c.Try)
@@ -189,8 +188,8 @@ func (l *lease) displacedLocked(mine []*ownClaim) {
 
 // Update implements [driver.Lease].
 func (l *lease) Update(ctx context.Context, p driver.Place, value []byte) error {
-	got, err := l.ask(ctx, l.s.calls, updateScript, false, func() []any {
-		return []any{p.Name, p.Seat, p.Token, p.ID, value}
+	got, err := l.ask(ctx, l.s.calls, updateScript, false, func(args []any) []any {
+		return append(args, p.Name, p.Seat, p.Token, p.ID, value)
 	}, nil)
 	if err == nil && got.str(0) == "GONE" {
 		return driver.ErrGone
@@ -205,11 +204,10 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	}
 	n := l.beginRelease(places)
 	defer l.endRelease(places)
-	_, err := l.ask(ctx, l.s.calls, releaseScript, false, func() []any {
-		args := make([]any, 0, 1+8*len(places))
+	_, err := l.ask(ctx, l.s.calls, releaseScript, false, func(args []any) []any {
 		args = append(args, len(places))
 		for i, p := range places {
-			args = append(args, dropped(p, n[i])...)
+			args = dropped(args, p, n[i])
 		}
 		return args
 	}, func(reply) { l.releasedLocked(places) })
@@ -219,13 +217,13 @@ func (l *lease) Release(ctx context.Context, places ...driver.Place) error {
 	return err
 }
 
-// dropped returns the arguments of a script for a place to be given up.
-func dropped(p driver.Place, n uint64) []any {
+// dropped appends the arguments of a script for a place to be given up.
+func dropped(args []any, p driver.Place, n uint64) []any {
 	journal, key, value := "", "", []byte(nil)
 	if p.Record != nil && driver.CheckRecord(p.Journal, *p.Record) == nil {
 		journal, key, value = p.Journal, p.Record.Key, p.Record.Value
 	}
-	return []any{p.Name, p.Seat, strconv.FormatUint(p.Token, 10), n, p.ID, journal, key, value}
+	return append(args, p.Name, p.Seat, strconv.FormatUint(p.Token, 10), n, p.ID, journal, key, value)
 }
 
 // beginRelease notes that places are being given up, and returns their numbers. These count as
@@ -285,8 +283,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 	n := l.beginRelease([]driver.Place{p})
 	defer func() { l.endRelease([]driver.Place{p}) }()
 	var places []driver.Place
-	got, err := l.ask(ctx, l.s.calls, exchangeScript, true, func() []any {
-		return append(dropped(p, n[0]), want.Name, want.Seat, mine[0].n, want.ID, want.Value)
+	got, err := l.ask(ctx, l.s.calls, exchangeScript, true, func(args []any) []any {
+		return append(dropped(args, p, n[0]), want.Name, want.Seat, mine[0].n, want.ID, want.Value)
 	}, func(got reply) {
 		if got.str(0) == "OK" {
 			l.releasedLocked([]driver.Place{p})
@@ -313,8 +311,8 @@ func (l *lease) Exchange(ctx context.Context, p driver.Place, want driver.Claim)
 func (l *lease) Transfer(ctx context.Context, p driver.Place, successor uint64) error {
 	n := l.beginRelease([]driver.Place{p})
 	defer func() { l.endRelease([]driver.Place{p}) }()
-	got, err := l.ask(ctx, l.s.calls, transferScript, false, func() []any {
-		return append(dropped(p, n[0]), strconv.FormatUint(successor, 10))
+	got, err := l.ask(ctx, l.s.calls, transferScript, false, func(args []any) []any {
+		return append(dropped(args, p, n[0]), strconv.FormatUint(successor, 10))
 	}, func(got reply) {
 		if got.str(0) == "OK" {
 			l.releasedLocked([]driver.Place{p})

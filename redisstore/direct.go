@@ -29,6 +29,7 @@ type direct struct {
 	out    []byte
 	used   time.Time
 	until  time.Time // the deadline of conn
+	cut    func()    // ends the call under way
 }
 
 const (
@@ -66,6 +67,7 @@ func dialDirect(ctx context.Context, client *redis.Client) (*direct, error) {
 	}
 	d.conn, d.used = *conn.Load(), time.Now()
 	d.in = bufio.NewReader(d.conn)
+	d.cut = func() { _ = d.conn.SetDeadline(time.Unix(1, 0)) }
 	return d, nil
 }
 
@@ -86,7 +88,9 @@ func (r refusal) RedisError() {}
 
 // eval runs a script. It returns when ctx ends, and at the latest after two callLimits. broken says
 // that the connection cannot be used any more.
-func (d *direct) eval(ctx context.Context, sc *script, keys []string, args []any) (got reply, broken bool, err error) {
+func (d *direct) eval(
+	ctx context.Context, sc *script, keys []string, publish string, args []any,
+) (got reply, broken bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -97,7 +101,7 @@ func (d *direct) eval(ctx context.Context, sc *script, keys []string, args []any
 		}
 	}
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = d.conn.SetDeadline(time.Unix(1, 0)) })
+		stop := context.AfterFunc(ctx, d.cut)
 		defer func() {
 			if !stop() {
 				broken = true
@@ -107,24 +111,31 @@ func (d *direct) eval(ctx context.Context, sc *script, keys []string, args []any
 			}
 		}()
 	}
-	answer, err := d.send("EVALSHA", sc.sha(), keys, args)
-	var no refusal
-	if errors.As(err, &no) && strings.HasPrefix(string(no), "NOSCRIPT") {
-		answer, err = d.send("EVAL", sc.text(), keys, args)
+	answer, err := d.send("EVALSHA", sc.sha(), keys, publish, args)
+	if err != nil && strings.HasPrefix(refused(err), "NOSCRIPT") {
+		answer, err = d.send("EVAL", sc.text(), keys, publish, args)
 	}
 	got, err = parsed(answer, err)
-	return got, err != nil && !errors.As(err, &no) && !errors.Is(err, errReplica), err
+	return got, err != nil && refused(err) == "" && !errors.Is(err, errReplica), err
 }
 
-// send writes a call and reads its answer.
-func (d *direct) send(verb, text string, keys []string, args []any) (any, error) {
+// refused returns the words of an error that the server answered, and "" for any other.
+func refused(err error) string {
+	var no refusal
+	errors.As(err, &no)
+	return string(no)
+}
+
+// send writes a call and reads its answer. publish is the script's first argument.
+func (d *direct) send(verb, text string, keys []string, publish string, args []any) (any, error) {
 	b := append(d.out[:0], '*')
-	b = append(strconv.AppendInt(b, int64(3+len(keys)+len(args)), 10), "\r\n"...)
+	b = append(strconv.AppendInt(b, int64(4+len(keys)+len(args)), 10), "\r\n"...)
 	var room [20]byte
 	b = bulk(bulk(bulk(b, verb), text), strconv.AppendInt(room[:0], int64(len(keys)), 10))
 	for _, key := range keys {
 		b = bulk(b, key)
 	}
+	b = bulk(b, publish)
 	for _, a := range args {
 		switch v := a.(type) {
 		case string:
@@ -191,11 +202,7 @@ func read(in *bufio.Reader) (any, error) {
 	case kind == ':':
 		return n, nil
 	case kind == '$' && n >= 0:
-		b := make([]byte, n+2)
-		if _, err := io.ReadFull(in, b); err != nil {
-			return nil, err
-		}
-		return string(b[:n]), nil
+		return text(in, int(n))
 	case kind == '*' && n >= 0:
 		return list(in, n)
 	case (kind == '$' || kind == '*') && n == -1:
@@ -204,15 +211,42 @@ func read(in *bufio.Reader) (any, error) {
 	return nil, fmt.Errorf("an answer that is not of the protocol: %.40q", line)
 }
 
+// okay is what nearly every answer begins with: it is made once.
+var okay any = "OK"
+
+// text reads a string of n bytes and the end of its line. A short one is not copied twice.
+func text(in *bufio.Reader, n int) (any, error) {
+	if n+2 > in.Size() {
+		b := make([]byte, n+2)
+		if _, err := io.ReadFull(in, b); err != nil {
+			return nil, err
+		}
+		return string(b[:n]), nil
+	}
+	b, err := in.Peek(n + 2)
+	if err == io.EOF && len(b) > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, err
+	}
+	v := okay
+	if string(b[:n]) != "OK" {
+		v = string(b[:n])
+	}
+	_, err = in.Discard(n + 2)
+	return v, err
+}
+
 func list(in *bufio.Reader, n int64) (any, error) {
 	all := make([]any, 0, min(n, 1024))
 	for range n {
 		v, err := read(in)
-		var no refusal
-		if errors.As(err, &no) { // the rest of the list is not read: it would be taken for the next call's answer
-			return nil, fmt.Errorf("an error inside an answer: %s", no)
-		}
 		if err != nil {
+			// The rest of the list is not read: it would be taken for the next call's answer.
+			if no := refused(err); no != "" {
+				return nil, fmt.Errorf("an error inside an answer: %s", no)
+			}
 			return nil, err
 		}
 		all = append(all, v)

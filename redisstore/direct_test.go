@@ -116,6 +116,38 @@ func TestReadAnswers(t *testing.T) {
 	}
 }
 
+// A string that just fits into the reader's buffer, and one that does not, are read in full, with
+// the end of their line.
+func TestReadStringsOfAnyLength(t *testing.T) {
+	t.Parallel()
+	for n := range 4200 {
+		want := strings.Repeat("x", n)
+		in := bufio.NewReader(strings.NewReader(fmt.Sprintf("$%d\r\n%s\r\n:7\r\n", n, want)))
+		if got, err := read(in); got != want || err != nil {
+			t.Fatalf("a string of %d bytes is read as one of %d, %v", n, len(fmt.Sprint(got)), err)
+		}
+		if next, err := read(in); next != int64(7) || err != nil {
+			t.Fatalf("after a string of %d bytes comes %v, %v", n, next, err)
+		}
+	}
+}
+
+// The answer to a claim is read with two allocations for each string and two for the list.
+func TestReadingAnAnswerAllocatesLittle(t *testing.T) {
+	const answer = "*6\r\n$2\r\nOK\r\n$4\r\nabcd\r\n$2\r\n12\r\n$3\r\n345\r\n:1\r\n:0\r\n"
+	from := strings.NewReader("")
+	in := bufio.NewReader(from)
+	if n := testing.AllocsPerRun(1000, func() {
+		from.Reset(answer)
+		in.Reset(from)
+		if _, err := read(in); err != nil {
+			t.Error(err)
+		}
+	}); n > 8 {
+		t.Errorf("%v allocations, want 8", n)
+	}
+}
+
 // An error inside a list ends the reading of it: what follows would answer the next call of the
 // connection.
 func TestAnErrorInsideAnAnswerBreaksTheConnection(t *testing.T) {

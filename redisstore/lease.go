@@ -110,10 +110,11 @@ func (l *lease) Left(ctx context.Context) (left, step time.Duration, err error) 
 // ask runs a verb of the lease. Where the server goes on with another history, the lease first asks
 // what is left of it there, and then runs the verb again.
 //
-// args and note run under mu. note takes the answer in, only if the lease still goes by the history
-// that the answer is of: nobody would ever compare one of a lost history with what the server has.
+// args and note run under mu. args appends the verb's arguments to those that each verb has. note
+// takes the answer in, only if the lease still goes by the history that the answer is of: nobody
+// would ever compare one of a lost history with what the server has.
 func (l *lease) ask(
-	ctx context.Context, via *link, sc *script, durable bool, args func() []any, note func(reply),
+	ctx context.Context, via *link, sc *script, durable bool, args func([]any) []any, note func(reply),
 ) (reply, error) {
 	for range 3 {
 		l.mu.Lock()
@@ -122,9 +123,9 @@ func (l *lease) ask(
 			return nil, driver.ErrGone
 		}
 		epoch := l.epoch
-		full := []any{l.id, epoch, l.numbers.settled()}
+		full := append(make([]any, 0, 16), l.id, epoch, l.numbers.settled()) // the most frequent calls need no more
 		if args != nil {
-			full = append(full, args()...)
+			full = args(full)
 		}
 		l.mu.Unlock()
 		got, err := l.s.run(ctx, via, sc, durable, full...)

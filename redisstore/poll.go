@@ -100,8 +100,8 @@ func (p *poller) due() (claims []*ownClaim, next time.Time, ok bool) {
 func (p *poller) look(claims []*ownClaim) {
 	for part := range slices.Chunk(claims, perLook) {
 		ctx, cancel := context.WithTimeout(p.l.s.ctx, callLimit)
-		_, err := p.l.ask(ctx, p.l.s.calls, lookScript, false, func() []any {
-			args := []any{len(part)}
+		_, err := p.l.ask(ctx, p.l.s.calls, lookScript, false, func(args []any) []any {
+			args = append(args, len(part))
 			for _, c := range part {
 				args = append(args, c.name, c.seat, c.id)
 			}

@@ -137,11 +137,14 @@ func (s *server) run(ctx context.Context, via *link, sc *script, durable bool, a
 // once is one try of run. It leaves the client if the call was given up or met the wrong server.
 func (s *server) once(ctx context.Context, via *link, sc *script, durable bool, args []any) (reply, error) {
 	client, begun := via.get(), time.Now()
-	got, err := s.send(ctx, via, client, sc, durable, append([]any{s.publish}, args...))
-	if s.ctx.Err() != nil && err != nil {
+	got, err := s.send(ctx, via, client, sc, durable, args)
+	if err == nil {
+		return got, nil
+	}
+	if s.ctx.Err() != nil {
 		return nil, errClosed
 	}
-	if err != nil && (ctx.Err() != nil || timeout(err)) && time.Since(begun) > tooSoon {
+	if (ctx.Err() != nil || timeout(err)) && time.Since(begun) > tooSoon {
 		via.leave(client)
 	}
 	if readOnly(err) || movedAway(err) {
@@ -155,7 +158,7 @@ func (s *server) send(
 	ctx context.Context, via *link, client *redis.Client, sc *script, durable bool, args []any,
 ) (reply, error) {
 	if d := s.direct(via, durable); d != nil {
-		got, broken, err := d.eval(ctx, sc, s.keys, args)
+		got, broken, err := d.eval(ctx, sc, s.keys, s.publish, args)
 		via.give(d, broken)
 		return got, err
 	}
@@ -165,7 +168,7 @@ func (s *server) send(
 	}
 	done := make(chan result, 1)
 	go func() {
-		got, err := s.eval(ctx, client, sc, durable, args)
+		got, err := s.eval(ctx, client, sc, durable, append([]any{s.publish}, args...))
 		done <- result{got, err}
 	}()
 	select {
