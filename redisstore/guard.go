@@ -72,7 +72,8 @@ if not steady then
     if not same then
       epoch=string.sub(id,1,16)
       local base=draw(0)
-      call('HSET',S,'n',base,'base',base,'mt',now)
+      count=base+1 -- an older line is shown with it from now on: its next change needs a larger one
+      call('HSET',S,'n',count,'base',base,'mt',now)
     end
     call('HSET',S,'id',id,'run',run or '','epoch',epoch,'since',since,'calm',calm)
   elseif since>now then

@@ -232,7 +232,7 @@ func TestTheRevisionOfALineThatVanished(t *testing.T) {
 	w.enter(epoch, "a", "n", "1", 1, 0, "")
 	w.enter(epoch, "b", "n", "2", 1, 0, "")
 	time.Sleep(2 * time.Millisecond)
-	w.run(w.release, "a", epoch, 1, 1, "n", "", "0", 1, "1", "", "", "")
+	w.give(epoch, "a", "n", 1) // the line's revision is larger than the count now
 	// Its last change was as long ago as that of one that vanishes: all numbers are those of two
 	// days before.
 	ctx, old := t.Context(), int64(48*time.Hour/time.Millisecond*64)
@@ -268,19 +268,42 @@ func (w *way) give(epoch, lease, name string, settled int) {
 	}
 }
 
-// The last in a line gives it up just after a failover: {p}:server has only the count that the
-// history began with, and the line was shown with the revision after it.
-func TestALineThatEndsAfterAFailoverIsSeenToEnd(t *testing.T) {
+// A failover: {p}:server has only the count that the history began with, and a line that was there
+// before is shown with the revision after it. Each change of that line has a larger one, or whoever
+// observes it would miss the change.
+func TestTheFirstChangeOfALineAfterAFailoverIsSeen(t *testing.T) {
 	t.Parallel()
-	w := newWay(t, false)
-	w.enter(w.granted("a"), "a", "n", "1", 1, 0, "")
-	ctx := t.Context()
-	w.c.HSet(ctx, "{primacy}:server", "id", strings.Repeat("0", 40), "run", "another")
-	epoch := w.granted("b") // notices it, and has the hold-off begin
-	w.c.HSet(ctx, "{primacy}:server", "calm", 0, "since", 0)
-	w.looked("n", true)
-	w.give(epoch, "a", "n", 1)
-	w.looked("n", true)
+	for what, do := range map[string]struct {
+		calm   bool // in the hold-off
+		change func(w *way, epoch string)
+	}{
+		"an announcement": {true, func(w *way, epoch string) {
+			token, _, _ := strings.Cut(w.c.HGet(w.t.Context(), "{primacy}:lease:a", "s:n").Val(), " ")
+			w.run(updateScript.text(), "a", epoch, 1, "n", "", token, "1", "value")
+		}},
+		"a hand-over": {false, func(w *way, epoch string) { w.give(epoch, "a", "n", 1) }},
+		"its end": {false, func(w *way, epoch string) {
+			w.give(epoch, "b", "n", 1)
+			w.looked("n", true)
+			w.give(epoch, "a", "n", 1)
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := newWay(t, false)
+			before := w.granted("a", "b")
+			w.enter(before, "a", "n", "1", 1, 0, "")
+			w.enter(before, "b", "n", "2", 1, 0, "")
+			w.c.HSet(t.Context(), "{primacy}:server", "id", strings.Repeat("0", 40), "run", "another")
+			epoch := w.granted("c") // notices it, and has the hold-off begin
+			if !do.calm {
+				w.c.HSet(t.Context(), "{primacy}:server", "calm", 0, "since", 0)
+			}
+			w.looked("n", true)
+			do.change(w, epoch)
+			w.looked("n", true)
+		})
+	}
 }
 
 // A line whose hash was evicted has a holder all the same. Who comes next waits behind it.
@@ -292,6 +315,20 @@ func TestALineWithoutItsHashHasAHolder(t *testing.T) {
 	w.c.Del(t.Context(), "{primacy}:meta:n")
 	if got := w.run(w.claim, "b", epoch, 0, 1, "n", "", "0", 1, "2", "", 0); got.str(0) != "OK" || got.num(4) != 0 {
 		t.Errorf("the next claim: %q, want it to wait", got)
+	}
+}
+
+// A claim is given up while the call of an earlier one is under way. It may not enter any more.
+func TestAClaimGivenUpBeforeAnEarlierOneDoesNotEnter(t *testing.T) {
+	t.Parallel()
+	short, long := newWay(t, false), newWay(t, true)
+	for what, w := range map[string]*way{"short": short, "long": long} {
+		epoch := w.granted("a")
+		w.enter(epoch, "a", "n", "2", 2, 0, "")
+		w.give(epoch, "a", "n", 0)
+		if got := w.enter(epoch, "a", "n", "2", 2, 0, ""); !strings.HasPrefix(got, "GONE") {
+			t.Errorf("a late claim by the %s way: %q, want GONE", what, got)
+		}
 	}
 }
 

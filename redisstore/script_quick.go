@@ -118,9 +118,7 @@ until true
 // last. When the line ends {p}:server must have the count, so that the next line of that name
 // begins beyond it. Mostly it has: a claim writes its token as the count, and nothing was drawn for
 // a lone line since. An empty line is shown with the count, or with the next number if the count is
-// odd. So an odd count that is not smaller than the line's last revision makes a larger one. An
-// even count may be base, the one that this history began with. An older line was shown with base+1
-// then (linesScript), so a new count is written.
+// odd. So a count that is not smaller than the line's last revision makes a larger one.
 //
 // Who is alone in the line need not hold: the line ends all the same.
 var quickReleaseLua = `
@@ -141,7 +139,7 @@ repeat
     call('DEL',line,mkey)
     call('HDEL',lkey,field)
     call('ZREM',B..'names',name)
-    if count<r or count%2==0 then
+    if count<r then
       local c=math.max(now*64,r+1,count+1)
       call('HSET',S,'n',string.format('%.0f',c+c%2))
     end
