@@ -120,7 +120,7 @@ image: ## the program of the container image is static and needs nothing beside 
 release-test: ## a release made twice is the same, and what it installs works
 	scripts/release_test.sh
 
-bench: tools ## ours beside etcd's own package, by the clock, 10 minutes; BENCH="-rows 6,10" for some rows (test/bench/README.md)
+bench: tools ## ours beside etcd's own package, by the clock, 16 minutes; BENCH="-rows 6,10" for some rows (test/bench/README.md)
 	go run ./test/bench $(BENCH)
 
 spurious: ## terms lost for nothing by TTL: idle, under load, and when etcd's leader is killed, MINUTES each (default 10)

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -141,11 +142,9 @@ func (s *settings) run(ctx context.Context) error {
 		report, err := s.against(ctx, e, peer)
 		if report != nil {
 			report.print(os.Stdout)
+			err = errors.Join(err, s.write(report))
 		}
 		if err != nil {
-			return err
-		}
-		if err := s.write(report); err != nil {
 			return err
 		}
 	}
