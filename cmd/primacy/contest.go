@@ -80,9 +80,14 @@ func (c *contest) mustWait(st primacy.State) bool {
 	return false
 }
 
-// whoHolds says who leads or holds; somebody does.
+// whoHolds says who leads or holds. Nobody may, though some wait: a Redis that has just started
+// grants nothing for a while.
 func (c *contest) whoHolds(st primacy.State) string {
 	switch n := len(holders(st)); {
+	case n == 0 && c.lock:
+		return "nobody holds it yet"
+	case n == 0:
+		return "nobody leads yet"
 	case n > 1:
 		return fmt.Sprintf("%s hold it", whoAll(st))
 	case c.lock || st.Leader.Slots != 0:

@@ -115,6 +115,39 @@ func TestVerbsOnEveryStore(t *testing.T) {
 	}
 }
 
+// A Redis that has just started grants nothing until the largest TTL has passed: candidates wait,
+// and nobody leads.
+func TestWhoWaitsWhileNobodyLeads(t *testing.T) {
+	t.Parallel()
+	w := onStore(t, redistest.Start(t, redistest.Options{Persist: "always", Young: true}).URL())
+	long := w.with("PRIMACY_TTL=5m") // nobody is to win before the test is over
+	looking := w.session("looks")
+	waits := func(name string, n int) {
+		w.eventually(fmt.Sprintf("%d wait for %s", n, name), func() bool {
+			st, err := looking.Election(name).State(t.Context())
+			return err == nil && st.Leader == nil && len(st.Waiting) == n
+		})
+	}
+	a := long.start("run", "--id", "a", "n", "true")
+	waits("n", 1)
+	b := long.start("run", "--id", "b", "n", "true").tells("b waits for n: nobody leads yet, 1 waiting")
+	waits("n", 2)
+	first := long.start("lock", "--id", "a", "m", "true")
+	waits("m", 1)
+	next := long.start("lock", "--id", "b", "m", "true").tells("b waits for the lock m: nobody holds it yet, 1 waiting")
+	waits("m", 2)
+	long.lockIsTaken(exitNotAcquired, "the lock m is not free: nobody holds it yet, 2 waiting",
+		"-n", "m", "echo", "never")
+	w.start("leader", "n").ends(exitNo)
+	w.start("status", "n").ends(exitNo).says("nobody leads n").says("waits")
+	w.start("status").ends(0).says("(nobody)")
+	w.start("resign", "n").ends(exitNo).complains("nobody leads")
+	w.start("transfer", "n", "--to", "b").ends(exitNo).complains("nobody leads")
+	for _, p := range []*prog{a, b, first, next} {
+		p.signal(syscall.SIGTERM).ends(128 + 15)
+	}
+}
+
 // elections stands two candidates up and moves the leadership about.
 func (w *world) elections() {
 	w.Helper()
