@@ -45,7 +45,7 @@ var scripts = []struct {
 		_, err := c.try(b, name, "three", 300*time.Millisecond)
 		s.add("%s", told(err))
 		s.add("%s", told(c.resign(k)))
-		c.standsNoMore(b) // who gave up
+		eventually(c, time.Minute, "who gave up has left the line", func() bool { return c.leader(name) != "three" })
 		s.add("%s", c.leader(name))
 		s.add("%v", c.win(b, name, "four").Rev > k.Rev)
 		s.add("%s", c.leader(name))
