@@ -3,6 +3,7 @@ package primacy
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -224,12 +225,9 @@ func (q *queue) campaign(ctx context.Context, ended chan struct{}, o core.QueueO
 func growStack(use bool) {
 	if use {
 		var room [9 << 10]byte
-		keepRoom(&room)
+		runtime.KeepAlive(&room)
 	}
 }
-
-//go:noinline
-func keepRoom(*[9 << 10]byte) {}
 
 // claimEvent takes ClaimEnding or ClaimOver of a claim that the queue has.
 func (q *queue) claimEvent(claimNo int, what core.QueueEventKind) {

@@ -31,7 +31,7 @@ func keysOf(base string, cluster bool) []string {
 
 // movedAway says whether another server has the slot, or none has it: the script has not begun.
 func movedAway(err error) bool {
-	return err != nil && (redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "CLUSTERDOWN "))
+	return redis.HasErrorPrefix(err, "MOVED ") || redis.HasErrorPrefix(err, "CLUSTERDOWN ")
 }
 
 // inCluster finds the master of the slot that key is in.

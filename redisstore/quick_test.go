@@ -227,8 +227,7 @@ func TestTheShortWayDoesWhatTheLongOneDoes(t *testing.T) {
 func TestTheRevisionOfALineThatVanished(t *testing.T) {
 	t.Parallel()
 	w := newWay(t, false)
-	epoch := w.run(grantScript.text(), "a", "owner", 600000, "channel").str(1)
-	w.run(grantScript.text(), "b", "owner", 600000, "channel")
+	epoch := w.granted("a", "b")
 	w.enter(epoch, "a", "n", "1", 1, 0, "")
 	w.enter(epoch, "b", "n", "2", 1, 0, "")
 	time.Sleep(2 * time.Millisecond)
