@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"bytes"
 	"context"
 	"iter"
 	"log/slog"
@@ -456,7 +457,9 @@ func (s *Session) Candidate(name string, o *CampaignOptions) *Candidate {
 	if o == nil {
 		o = &CampaignOptions{}
 	}
-	return &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
+	c := &Candidate{e: s.Election(name), o: *o, subs: map[*candidateFeed]struct{}{}}
+	c.o.Value = bytes.Clone(o.Value) // each campaign of this candidate shows it
+	return c
 }
 
 // Run stands for name until ctx ends or the work returns, and runs work while leading: see

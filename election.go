@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -27,8 +28,8 @@ func (e *Election) Name() string { return e.name }
 
 // CampaignOptions are for one campaign, or for all of a [Candidate]. The zero value works.
 type CampaignOptions struct {
-	// Value is what observers see. Election.Restate replaces it, also while the candidate waits;
-	// Term.Proclaim replaces it for one term.
+	// Value is what observers see; it is copied. Election.Restate replaces it, also while the
+	// candidate waits; Term.Proclaim replaces it for one term.
 	Value []byte
 	// Priority lets this candidate take the lead from a leader whose priority is smaller. Once it
 	// has stood in the line for Steady, under the same leader, it asks that leader to hand over,
@@ -81,7 +82,7 @@ func (e *Election) Campaign(ctx context.Context, opts *CampaignOptions) (_ *Term
 		return nil, invalid("campaign for %s: its health is another session's", e.name)
 	}
 	began := e.s.uptime()
-	spec := claimSpec{value: o.Value, priority: o.Priority, began: began,
+	spec := claimSpec{value: bytes.Clone(o.Value), priority: o.Priority, began: began,
 		observers: e.s.electionObservers}
 	if o.Priority > 0 {
 		if err := e.canAskToLead(ctx); err != nil {

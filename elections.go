@@ -1,6 +1,7 @@
 package primacy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ type Elections struct {
 
 // ElectionsOptions of elections. The zero value works.
 type ElectionsOptions struct {
-	Value []byte // what observers see; Term.Proclaim replaces it
+	Value []byte // what observers see; it is copied; Term.Proclaim replaces it
 }
 
 // electionNews is a term that was won (err is nil), a term that ended (err says why), or a name
@@ -589,7 +590,7 @@ func (s *Session) Elections(o *ElectionsOptions) *Elections {
 		o = &ElectionsOptions{}
 	}
 	es := &Elections{s: s, names: map[string]*attempt{}, ready: make(chan struct{}, 1)}
-	es.spec = claimSpec{value: o.Value, observers: s.entrantObservers}
+	es.spec = claimSpec{value: bytes.Clone(o.Value), observers: s.entrantObservers}
 	es.pool.limit = maxTogether
 	es.ctx, es.cancel = context.WithCancel(context.Background())
 	return es

@@ -473,6 +473,48 @@ func TestAValueRefusedBetweenTwoIDsOfItsClaim(t *testing.T) {
 	})
 }
 
+// A claim is entered again whenever it was lost, and a call that was given up may still be under
+// way: all of them carry the value of the call, whatever the caller's buffer holds by then.
+func TestAValueIsCopied(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		buffer := []byte("first")
+		overwrite := func() { copy(buffer, "xxxxx") }
+		s := b.session("a", b.store, Options{})
+		ctx, cancel := context.WithCancel(context.Background())
+
+		campaigned := make(chan *Term, 1)
+		other := b.lead(b.session("b", b.store, Options{}), "campaign")
+		go func() {
+			if term, err := s.Election("campaign").Campaign(ctx, &CampaignOptions{Value: buffer}); err == nil {
+				campaigned <- term
+			}
+		}()
+		synctest.Wait()
+		overwrite()
+		l, err := b.store.Line(ctx, "campaign")
+		wantNil(t, "Line", err)
+		if !b.store.Remove("campaign", l.Waiters[0].Token) {
+			t.Fatal("no claim to remove")
+		}
+		wantNil(t, "Resign", other.Resign(ctx))
+		time.Sleep(time.Minute)
+		<-campaigned
+		b.wantLine("campaign", "a=first")
+
+		copy(buffer, "first")
+		c := s.Candidate("candidate", &CampaignOptions{Value: buffer})
+		es := s.Elections(&ElectionsOptions{Value: buffer})
+		overwrite()
+		go func() { _ = c.Run(ctx, func(ctx context.Context, _ *Term) error { <-ctx.Done(); return nil }) }()
+		wantNil(t, "Stand", es.Stand("elections"))
+		synctest.Wait()
+		b.wantLine("candidate", "a=first")
+		b.wantLine("elections", "a=first")
+		cancel()
+		es.Close(context.Background())
+	})
+}
+
 func TestElectionsAndLocksAreNotRestated(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
