@@ -45,7 +45,8 @@ func split(key []byte) (name string, lease int64, ok bool) {
 }
 
 func (e *elections) Campaign(ctx context.Context, r *epb.CampaignRequest) (*epb.CampaignResponse, error) {
-	l, t, err := e.s.campaign(ctx, r.Lease, string(r.Name), r.Value)
+	o := primacy.CampaignOptions{Value: r.Value, ObeyPauses: true}
+	l, t, err := e.s.campaign(ctx, r.Lease, string(r.Name), o)
 	if err != nil {
 		return nil, statusOf(ctx, err)
 	}
@@ -54,35 +55,37 @@ func (e *elections) Campaign(ctx context.Context, r *epb.CampaignRequest) (*epb.
 }
 
 // campaign wins name for a lease, or for one of its own if that is 0.
-func (s *Server) campaign(ctx context.Context, lease int64, name string, value []byte) (l *lease, t *primacy.Term,
-	err error,
+func (s *Server) campaign(ctx context.Context, lease int64, name string, o primacy.CampaignOptions) (l *lease,
+	t *primacy.Term, err error,
 ) {
 	if err := primacy.CheckName(name); err != nil {
 		return nil, nil, err
 	}
-	if len(value) > primacy.MaxValue {
-		return nil, nil, status.Errorf(codes.InvalidArgument, "the value has %d bytes, more than %d", len(value),
+	if len(o.Value) > primacy.MaxValue {
+		return nil, nil, status.Errorf(codes.InvalidArgument, "the value has %d bytes, more than %d", len(o.Value),
 			primacy.MaxValue)
 	}
 	if lease == 0 {
-		return s.campaignAlone(ctx, name, value)
+		return s.campaignAlone(ctx, name, o)
 	}
 	if l, err = s.lease(lease); err == nil {
-		t, err = l.campaign(ctx, name, value)
+		t, err = l.campaign(ctx, name, o)
 	}
 	return l, t, fits(t, err)
 }
 
 // campaignAlone is campaign under a lease that nobody has yet: if it is not won, the lease goes,
 // too.
-func (s *Server) campaignAlone(ctx context.Context, name string, value []byte) (*lease, *primacy.Term, error) {
+func (s *Server) campaignAlone(ctx context.Context, name string, o primacy.CampaignOptions) (*lease, *primacy.Term,
+	error,
+) {
 	l, err := s.grant(ctx, 0, defaultTTL)
 	if err != nil {
 		return nil, nil, err
 	}
 	l.begin()
 	defer l.done()
-	t, err := l.campaign(ctx, name, value)
+	t, err := l.campaign(ctx, name, o)
 	if err == nil && l.keepAlive(ctx) == 0 {
 		err = rpctypes.ErrGRPCLeaseNotFound
 	}
@@ -249,7 +252,7 @@ func leaseOf(who primacy.Entry) int64 {
 }
 
 func (ls *locks) Lock(ctx context.Context, r *lpb.LockRequest) (*lpb.LockResponse, error) {
-	l, t, err := ls.s.campaign(ctx, r.Lease, string(r.Name), nil)
+	l, t, err := ls.s.campaign(ctx, r.Lease, string(r.Name), primacy.CampaignOptions{})
 	if err != nil {
 		return nil, statusOf(ctx, err)
 	}

@@ -21,10 +21,16 @@ type hold struct {
 	won     chan struct{} // closed when term or err is there
 	err     error
 	stop    context.CancelFunc
-	saying  chan []byte // holds what others see of it; who has taken that may replace it
+	saying  chan *shownValue // holds what others see of it; who has taken that may replace it
 
 	term     atomic.Pointer[primacy.Term]
 	resigned atomic.Bool // by the client
+}
+
+// shownValue is the value that others see of a claim.
+type shownValue struct {
+	value []byte
+	known bool // false: a call failed, and its value may have come, or come yet
 }
 
 // held returns the term, nil if there is none yet or the client has given it up.
@@ -37,8 +43,8 @@ func (h *hold) held() *primacy.Term {
 
 // campaign waits until the lease holds the name, whose value is then the one given. The lease keeps
 // it if it returns the term.
-func (l *lease) campaign(ctx context.Context, name string, value []byte) (*primacy.Term, error) {
-	h, err := l.stand(name, value)
+func (l *lease) campaign(ctx context.Context, name string, o primacy.CampaignOptions) (*primacy.Term, error) {
+	h, err := l.stand(name, o)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +55,7 @@ func (l *lease) campaign(ctx context.Context, name string, value []byte) (*prima
 	}
 	t, err := h.answer(ctx)
 	if err == nil {
-		err = h.proclaim(ctx, t, value)
+		err = h.proclaim(ctx, t, o.Value)
 	}
 	l.leave(h, err == nil)
 	return t, err
@@ -84,25 +90,23 @@ func (h *hold) answer(ctx context.Context) (*primacy.Term, error) {
 
 // proclaim has others see the value. Calls of one claim wait for each other.
 func (h *hold) proclaim(ctx context.Context, t *primacy.Term, value []byte) error {
-	var said []byte
+	var last *shownValue
 	select {
-	case said = <-h.saying:
+	case last = <-h.saying:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	defer func() { h.saying <- said }()
-	if bytes.Equal(said, value) {
+	defer func() { h.saying <- last }()
+	if last.known && bytes.Equal(last.value, value) {
 		return t.Check()
 	}
 	err := t.Proclaim(ctx, value)
-	if err == nil {
-		said = slices.Clone(value)
-	}
+	last = &shownValue{slices.Clone(value), err == nil}
 	return err
 }
 
 // stand returns the lease's claim on name, a new one if there is none.
-func (l *lease) stand(name string, value []byte) (*hold, error) {
+func (l *lease) stand(name string, o primacy.CampaignOptions) (*hold, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ending || l.closed {
@@ -111,10 +115,10 @@ func (l *lease) stand(name string, value []byte) (*hold, error) {
 	h := l.holds[name]
 	if h == nil || h.resigned.Load() {
 		ctx, stop := context.WithCancel(context.Background())
-		h = &hold{l: l, name: name, won: make(chan struct{}), stop: stop, saying: make(chan []byte, 1)}
-		h.saying <- slices.Clone(value)
+		h = &hold{l: l, name: name, won: make(chan struct{}), stop: stop, saying: make(chan *shownValue, 1)}
+		h.saying <- &shownValue{slices.Clone(o.Value), true}
 		l.holds[name] = h
-		go h.live(ctx, slices.Clone(value))
+		go h.live(ctx, o)
 	}
 	h.waiting++
 	return h, nil
@@ -122,8 +126,8 @@ func (l *lease) stand(name string, value []byte) (*hold, error) {
 
 // live is the claim's life: it stands, leads until ctx ends, and is given up. A term that ends
 // before that ends the lease.
-func (h *hold) live(ctx context.Context, value []byte) {
-	t, err := h.l.session.Election(h.name).Campaign(ctx, &primacy.CampaignOptions{Value: value})
+func (h *hold) live(ctx context.Context, o primacy.CampaignOptions) {
+	t, err := h.l.session.Election(h.name).Campaign(ctx, &o)
 	h.term.Store(t)
 	h.err = err
 	close(h.won)

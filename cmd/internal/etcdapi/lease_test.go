@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/memstore"
 )
 
@@ -31,7 +32,7 @@ func TestAWinIsToldOnlyWhenItLastsAsLongAsTheLease(t *testing.T) {
 	l.promised = l.clock() + someTTL*5/4
 	promised := l.promised
 	l.mu.Unlock()
-	term, err := l.campaign(context.Background(), "n", nil)
+	term, err := l.campaign(context.Background(), "n", primacy.CampaignOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
