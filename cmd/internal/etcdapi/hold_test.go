@@ -39,8 +39,8 @@ func (l slowLease) Update(ctx context.Context, p driver.Place, value []byte) err
 	}
 }
 
-// A value whose call was given up still comes to the store. So the client that then says again what it had said before
-// is not told that others see it already.
+// A value whose call was given up still comes to the store. So the client that then says again what
+// it had said before is not told that others see it already.
 func TestAValueThatComesLateIsReplacedByTheNext(t *testing.T) {
 	t.Parallel()
 	store := slowUpdates{memstore.New(memstore.Options{}), make(chan struct{})}

@@ -125,13 +125,13 @@ func (m *Member) follow(o Observation) Action {
 	copied := m.state.Copied == r.Token
 	switch {
 	case m.answer != nil:
-	case s.needsWAL && copied || s.readTries > readTriesAtMost && (copied || m.state.Copied == 0):
+	case copied && (s.needsWAL || s.readTries > readTriesAtMost):
 		return Follow{r.Primary}
-	case s.readTries > readTriesAtMost: // it lacks WAL that this primary may never have had
-		return m.stopToRewind(o)
+	case s.readTries > ownReadsAtMost || m.state.Copied != 0 && s.readTries > readTriesAtMost:
+		return m.stopToRewind(o) // it lacks WAL that this primary may never have had
 	case !s.cutOff:
 		return Seal{}
-	default:
+	default: // own data may go on where the primary's do not: they never follow before that is known
 		return Read{}
 	}
 	if RejoinFor(m.answer.Position, *r) == RejoinFollow {

@@ -33,12 +33,15 @@ const (
 )
 
 const (
-	readEvery       = 20 * time.Millisecond  // between two tries to read where the WAL ends
-	readTriesAtMost = 100                    // then a server that needs WAL to become consistent follows as it is
-	retrySoon       = 200 * time.Millisecond // after an order that failed, the same is not given for so long
-	retryLater      = time.Second            // the same for a start, an initdb, a clone and a rewind
-	retryMost       = time.Minute            // a clone or a rewind that failed again and again
-	strayAfter      = 20 * time.Second       // without streaming, though the primary leads: rewind
+	readEvery       = 20 * time.Millisecond // between two tries to read where the WAL ends
+	readTriesAtMost = 100                   // then a copy is taken to need the WAL of who it was copied from
+	// Then data that are nobody's copy are taken to lack WAL, as those do that were put back from a
+	// backup; ten minutes. A server that has to sync many files takes SQL late, and names no file.
+	ownReadsAtMost = 30 * readTriesAtMost
+	retrySoon      = 200 * time.Millisecond // after an order that failed, the same is not given for so long
+	retryLater     = time.Second            // the same for a start, an initdb, a clone and a rewind
+	retryMost      = time.Minute            // a clone or a rewind that failed again and again
+	strayAfter     = 20 * time.Second       // without streaming, though the primary leads: rewind
 	// A checkpoint before the stop of a member that is to end; then it is stopped without.
 	checkpointAtMost = 30 * time.Second
 	switchoverLag    = 1 << 20 // bytes that a member may be behind for a switchover to it
@@ -55,9 +58,12 @@ type Member struct {
 
 	order   *Order // under way
 	ordered time.Duration
-	lastID  uint64
-	retry   retries // before then an action that failed is not ordered again
-	lives   lifetimes
+	// Since when the state on disk is older than what the member knows, and must note before
+	// anything else; 0: it is not.
+	unwritten time.Duration
+	lastID    uint64
+	retry     retries // before then an action that failed is not ordered again
+	lives     lifetimes
 
 	server serverRun
 	answer *Answer // own, for state.Sealed
@@ -133,6 +139,7 @@ func (m *Member) Step(o Observation) *Order {
 		if m.Late(o) {
 			m.why = NameOf(m.order.Do) + " has not ended for long: does the disk hang? Another can lead meanwhile"
 		}
+		wakeBeforeLate(m, o)
 		// The server must be stopped in time, whatever is under way: also where that waits for a
 		// disk that hangs.
 		if _, stopping := m.order.Do.(Stop); stopping || !o.Server.Running || !m.overdue(o) && !m.server.hangs(o) {
@@ -149,26 +156,47 @@ func (m *Member) Step(o Observation) *Order {
 	}
 	m.lastID++
 	m.order, m.ordered = &Order{m.lastID, do}, o.Now
-	switch do.(type) {
-	case Persist, Seal:
-		m.wake = o.Now + m.cfg.TTL // see Late
-	}
+	wakeBeforeLate(m, o)
 	m.begin(do, o)
 	return m.order
 }
 
 // Late says whether the member cannot use a term, for it waits for its disk: what it must write
-// before anything else has not been written for a whole lease. Its claim is kept alive from memory,
-// so nobody else would lead as long as the disk hangs.
+// before anything else has not been written for a whole lease, or what needs no other machine has
+// not ended for so long. Its claim is kept alive from memory, so nobody else would lead as long as
+// the disk hangs, is full or takes no writes.
 func (m *Member) Late(o Observation) bool {
-	if m.order == nil || m.server.promoted != 0 {
-		return false
+	at := lateAt(m)
+	return at != 0 && o.Now >= at
+}
+
+// lateAt returns from when on the member is late if nothing happens; 0: never.
+func lateAt(m *Member) (at time.Duration) {
+	if m.server.promoted != 0 {
+		return 0
 	}
-	switch m.order.Do.(type) {
-	case Persist, Seal:
-		return o.Now-m.ordered >= m.cfg.TTL
+	if m.unwritten != 0 {
+		at = m.unwritten + m.cfg.TTL
 	}
-	return false
+	if m.order != nil {
+		switch m.order.Do.(type) {
+		case Persist, Seal, Start, Follow:
+			if end := m.ordered + m.cfg.TTL; at == 0 || end < at {
+				at = end
+			}
+		}
+	}
+	return at
+}
+
+// wakeBeforeLate has Step called when the member becomes late. What it waited for before the order
+// that is under way has come: Step would be called for it again and again.
+func wakeBeforeLate(m *Member, o Observation) {
+	if at := lateAt(m); at > o.Now {
+		m.wake = at
+	} else if m.wake <= o.Now {
+		m.wake = 0
+	}
 }
 
 // overdue says whether the term under which the server was promoted, or is being promoted, is over.
@@ -188,6 +216,11 @@ func (m *Member) overdue(o Observation) bool {
 
 // learn notes what happened by itself.
 func (m *Member) learn(o Observation) {
+	if o.newest() <= m.state.Sealed && !m.stateUnsure {
+		m.unwritten = 0
+	} else if m.unwritten == 0 {
+		m.unwritten = o.Now
+	}
 	if o.Server.Running && m.state.Last.Before(o.Server.Reached) {
 		m.state.Last = o.Server.Reached
 	}

@@ -607,6 +607,30 @@ func TestAServerThatReplaysIsWaitedFor(t *testing.T) {
 	r.expect("Rewind", ok)
 }
 
+// The title names no file while the data directory is synced, and names the same one for as long as
+// its records take. A server that followed with WAL past the fork would report its own end of WAL
+// to the primary, which would take commits for copied that only the primary has.
+func TestAServerThatIsSlowToBecomeConsistentFollowsNobody(t *testing.T) {
+	for _, title := range []string{"", "000000030000000000000002"} {
+		r := newRig(t)
+		rec := pgRecord().Promotion(2, answerOf("c", 3, 200))
+		r.o.Record = &rec
+		r.newTerm(2, "c")
+		r.does("Persist", "Seal")
+		for range ownReadsAtMost {
+			r.expect("Read", Done{Recovering: title, Err: errTest})
+		}
+		if title == "" {
+			r.expect("Read", at(3, 300))
+		} else { // it lacks WAL, as a backup may
+			r.expect("Read", Done{Recovering: title, Err: errTest})
+		}
+		r.expect("Stop", ok)
+		r.o.Server = Server{Data: DataReady}
+		r.expect("Rewind", ok)
+	}
+}
+
 // The data that a clone copied are consistent only with what that primary had.
 func TestACloneOfAFormerPrimaryIsNotUsed(t *testing.T) {
 	r := newRig(t)
@@ -1194,33 +1218,88 @@ func TestAServerThatDoesNotEndKeepsNoTerm(t *testing.T) {
 	}
 }
 
-// An order may wait for the disk that hangs.
 // A member whose disk hangs keeps its claim alive, and may win a term: it writes down for which
-// term it is sealed before anything else, and that does not end.
+// term it is sealed before anything else, and that does not end. Nor does the start of its server,
+// or that it follows.
 func TestAMemberWhoseDiskHangsKeepsNoTerm(t *testing.T) {
+	for _, what := range []string{"Persist", "Seal", "Start", "Follow"} {
+		r := newRig(t)
+		switch what {
+		case "Persist":
+			r.newTerm(2, "b")
+		case "Seal":
+			r.newTerm(2, "b")
+			r.expect("Persist", ok)
+		case "Start":
+			r.o.Server = Server{Data: DataReady}
+			r.newTerm(2, "b")
+			r.expect("Persist", ok)
+		case "Follow":
+			r.newTerm(1, "a")
+			r.expect("Seal", ok)
+			r.expect("Read", at(3, 200))
+		}
+		r.begin(what)
+		began := r.ordered
+		if what == "Follow" {
+			r.newTerm(2, "b")
+		}
+		for _, tc := range []struct {
+			after time.Duration
+			late  bool
+			wake  time.Duration
+		}{{ttl - time.Millisecond, false, began + ttl}, {ttl, true, 0}, {time.Hour, true, 0}} {
+			r.o.Now = began + tc.after
+			if o := r.Step(r.o); o != nil {
+				t.Fatalf("an order of %T while %s hangs", o.Do, what)
+			}
+			if r.Late(r.o) != tc.late || r.Stands(r.o) == tc.late || r.Wake() != tc.wake {
+				t.Errorf("%v after the order of %s: late %v, stands %v, looks again at %v", tc.after, what, r.Late(r.o),
+					r.Stands(r.o), r.Wake())
+			}
+		}
+		if !strings.Contains(r.why, "does the disk hang") {
+			t.Errorf("it says %q", r.why)
+		}
+		r.o.Done = []Done{{ID: r.order.ID}}
+		if o := r.Step(r.o); what == "Follow" { // it was behind: the new token comes to its disk first
+			r.o.Done = []Done{{ID: o.ID}}
+			r.Step(r.o)
+		}
+		if r.Late(r.o) || !r.Stands(r.o) {
+			t.Errorf("it does not stand once its disk answers: %s", what)
+		}
+	}
+}
+
+// Where a disk is full or takes no writes, each try fails at once.
+func TestAMemberThatCannotWriteKeepsNoTerm(t *testing.T) {
 	r := newRig(t)
 	r.newTerm(2, "b")
-	r.begin("Persist")
-	now := r.o.Now
-	for _, tc := range []struct {
-		after time.Duration
-		late  bool
-	}{{ttl - time.Millisecond, false}, {ttl, true}, {time.Hour, true}} {
-		r.o.Now = now - 2*time.Second + tc.after // expect has moved the clock
-		if o := r.Step(r.o); o != nil {
-			t.Fatalf("an order of %T while the disk hangs", o.Do)
+	began := r.o.Now
+	step := func(err error) {
+		t.Helper()
+		r.o.Done = nil
+		if r.order != nil {
+			r.o.Done = []Done{{ID: r.order.ID, Err: err}}
 		}
-		if r.Late(r.o) != tc.late || r.Stands(r.o) == tc.late {
-			t.Errorf("%v after the order: late %v, stands %v", tc.after, r.Late(r.o), r.Stands(r.o))
+		if o := r.Step(r.o); o != nil && NameOf(o.Do) != "persist" {
+			t.Fatalf("an order of %T before the term is noted", o.Do)
 		}
 	}
-	if r.Wake() != now-2*time.Second+ttl || !strings.Contains(r.why, "does the disk hang") {
-		t.Errorf("it looks again at %v, want %v, and says %q", r.Wake(), now-2*time.Second+ttl, r.why)
+	for ; r.o.Now < began+3*ttl; r.o.Now += 100 * time.Millisecond {
+		step(errTest)
+		if late := r.o.Now-began >= ttl; r.Late(r.o) != late || r.Stands(r.o) == late {
+			t.Fatalf("after %v: late %v, stands %v", r.o.Now-began, r.Late(r.o), r.Stands(r.o))
+		}
+	}
+	for r.order == nil {
+		r.o.Now += 100 * time.Millisecond
+		step(nil)
 	}
 	r.o.Done = []Done{{ID: r.order.ID}}
-	r.Step(r.o)
-	if r.Late(r.o) || !r.Stands(r.o) {
-		t.Error("it does not stand once its disk answers")
+	if r.Step(r.o); r.Late(r.o) || !r.Stands(r.o) {
+		t.Error("it does not stand once it has written")
 	}
 }
 

@@ -67,7 +67,7 @@ func (n *node) join() {
 	n.killAgent()
 	n.kill()
 	switch noted := d.state.Noted; {
-	case noted == (core.Noted{}): // it knows nothing of a former life
+	case !r.Succeeds(noted): // it knows nothing of a former life, or has joined already: adopt refuses
 	case d.data == core.DataReady && !r.Keeps(noted, d.wal.position().Timeline):
 		d.cut(0)
 		d.data, d.consistent, d.state, d.dir = core.DataEmpty, 0, core.State{}, w.number()
