@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -322,6 +323,35 @@ func TestAWatchTellsThatALostWriteWon(t *testing.T) {
 	case <-time.After(30 * time.Second): // RetryPeriod with its jitter is 22 s, LeaseDuration 60 s
 		t.Error("after 30 s nobody leads, though the Lease is ours")
 	}
+}
+
+// A watch may tell what is no longer so, as one on an API server that lags behind does: here the
+// write of ours, whose answer was lost, after another has taken the Lease over.
+func TestAWatchThatLagsMakesNoLeader(t *testing.T) {
+	inBubble(t, func(w *world) {
+		lock := &client{s: w.server, id: "a"}
+		le := electorOver(w, lock, false, LeaderCallbacks{})
+		w.server.put(rl.LeaderElectionRecord{LeaseDurationSeconds: 1, LeaderTransitions: 4})
+		lock.loseNext = true
+		if came := le.try(context.Background(), false); came != failed {
+			t.Fatalf("a write whose answer is lost: %v", came)
+		}
+		old := *w.server.lease
+		time.Sleep(20 * time.Second)
+		now := metav1.NewTime(time.Now())
+		w.server.put(rl.LeaderElectionRecord{HolderIdentity: "b", LeaseDurationSeconds: 15, LeaderTransitions: 6,
+			AcquireTime: now, RenewTime: now})
+		if came := le.try(context.Background(), false); came != busy {
+			t.Fatalf("b holds the Lease, and a's try says %v", came)
+		}
+		changes := &watcher{changes: make(chan *coordinationv1.Lease, 1)}
+		changes.alive.Store(true)
+		changes.changes <- &coordinationv1.Lease{Spec: old}
+		le.await(context.Background(), changes, true)
+		if came := le.try(context.Background(), false); came != busy || w.server.record().HolderIdentity != "b" {
+			t.Errorf("after a late event a's try says %v, and the Lease is %+v", came, w.server.record())
+		}
+	})
 }
 
 // A process that stood still between winning and working does not begin to work in a term that is

@@ -215,15 +215,39 @@ func (le *LeaderElector) endTerm() {
 	}
 }
 
-// observe takes note of what was read. It says whether the record is of our present term, and
-// whether everybody may take the Lease at the time now.
+// observe takes note of what was read by the lock, whose next Update is bound to that version. It
+// says whether the record is of our present term, and whether everybody may take the Lease at the
+// time now.
 func (le *LeaderElector) observe(r *rl.LeaderElectionRecord, raw []byte, now time.Time) (ours, free bool) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
+	return le.observeLocked(r, raw, now)
+}
+
+// heard takes note of what a watch told. It says whether the Lease is to be read now: it is free or
+// ours, perhaps by a write of which we had no answer. What a watch tells may be old, and the lock's
+// next Update is bound to the version that the lock read. So it is never a reason to take the Lease
+// for ours that was another's at that version: the Update would be carried out, and two would lead.
+func (le *LeaderElector) heard(r *rl.LeaderElectionRecord, raw []byte, now time.Time) (again bool) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.sentLocked(r) {
+		return true
+	}
+	ours, free := le.observeLocked(r, raw, now)
+	return ours || free
+}
+
+// sentLocked says whether the record is one that was sent and of which no answer came.
+func (le *LeaderElector) sentLocked(r *rl.LeaderElectionRecord) bool {
+	return slices.ContainsFunc(le.attempts, func(sent rl.LeaderElectionRecord) bool {
+		return sameTerm(*r, sent) && r.RenewTime.Equal(&sent.RenewTime)
+	})
+}
+
+func (le *LeaderElector) observeLocked(r *rl.LeaderElectionRecord, raw []byte, now time.Time) (ours, free bool) {
 	ours = r.HolderIdentity == le.config.Lock.Identity() &&
-		(slices.ContainsFunc(le.attempts, func(sent rl.LeaderElectionRecord) bool {
-			return sameTerm(*r, sent) && r.RenewTime.Equal(&sent.RenewTime)
-		}) || !le.foreign && sameTerm(*r, le.observedRecord))
+		(le.sentLocked(r) || !le.foreign && sameTerm(*r, le.observedRecord))
 	// The text of a record has whole seconds only. Two renewals within one are told apart by the
 	// time.
 	if !bytes.Equal(raw, le.observedRawRecord) || !r.RenewTime.Equal(&le.observedRecord.RenewTime) {

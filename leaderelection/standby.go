@@ -91,9 +91,9 @@ func (le *LeaderElector) await(ctx context.Context, w *watcher, busy bool) {
 			if err != nil {
 				return
 			}
-			ours, free := le.observe(r, raw, le.clock.Now())
+			again := le.heard(r, raw, le.clock.Now())
 			le.maybeReportTransition()
-			if ours || free { // ours by a write of which we had no answer
+			if again {
 				return
 			}
 			busy = true
