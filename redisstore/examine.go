@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -25,7 +26,44 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 		all[0].Level, all[0].Found, all[0].Advice = driver.Failed, err.Error(), "use another server"
 		return all
 	}
-	return append(append(all, s.judged(srv)...), s.tried(ctx, name))
+	all = append(all, s.judged(srv)...)
+	if f, ok := s.heldOff(ctx, time.Now()); ok {
+		all = append(all, f)
+	}
+	return append(all, s.tried(ctx, name))
+}
+
+// heldOff tells of a hold-off (guard.go): nobody new leads or gets a lock before its end, and no
+// other command says why.
+func (s *Store) heldOff(ctx context.Context, now time.Time) (f driver.Finding, ok bool) {
+	kept, err := s.calls.get().HMGet(ctx, s.base+"server", "calm", "since", "max").Result()
+	if err != nil || len(kept) != 3 {
+		return f, false // what follows says so, too
+	}
+	calm, since := time.UnixMilli(milliseconds(kept[0])), time.UnixMilli(milliseconds(kept[1]))
+	end := since.Add(time.Duration(milliseconds(kept[2])) * time.Millisecond) // where nothing was known, for that ttl
+	if calm.After(end) {
+		end = calm
+	}
+	if !end.After(now) {
+		return f, false
+	}
+	const clock = "15:04:05"
+	return driver.Finding{Topic: "hold-off", Level: driver.Warning,
+		Found: fmt.Sprintf("the server has taken over or was started at %s, and may have lost what it had acknowledged: "+
+			"nobody new leads or gets a lock before %s", since.Format(clock), end.Format(clock)),
+		Advice: "wait: it is as long as the largest ttl of the last hours. If you know that nothing was lost, " +
+			"docs/redis.md, \"Restarts and failovers\", says how to end it"}, true
+}
+
+// milliseconds is what a field of {p}:server tells; 0 if there is none.
+func milliseconds(field any) int64 {
+	text, _ := field.(string)
+	ms, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return ms
 }
 
 func role(srv serverInfo) string {

@@ -250,6 +250,23 @@ func TestAYoungServerWaitsForATTL(t *testing.T) {
 	}
 }
 
+// The largest ttl that a young server knows of sends no token into the future: after a restart that
+// loses everything a smaller one would be drawn.
+func TestALongLeaseMakesNoLaterToken(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	srv := redistest.Start(t, redistest.Options{Young: true})
+	s := openAt(t, redisstore.Config{Addrs: []string{srv.Addr()}})
+	t.Cleanup(func() { s.Close() })
+	grant(t, s, 30*time.Minute)
+	p := enter(t, grant(t, s, ttl), "n", "1")
+	// Redis tells its uptime in whole seconds, and the token is rounded up to one of the claim's kind.
+	latest := time.Now().Add(ttl + 2*time.Second)
+	if at := time.UnixMilli(int64(p.Token / 64)); at.After(latest) {
+		t.Errorf("the token is of %v, %v after the hold-off of a lease of %v could end", at, at.Sub(latest), ttl)
+	}
+}
+
 // A first replica makes the primary draw a new replication ID. Nothing is lost by that, and nobody
 // has to wait.
 func TestAFirstReplicaIsNoFailover(t *testing.T) {

@@ -157,6 +157,33 @@ func TestExamine(t *testing.T) {
 	}
 }
 
+// After a restart nobody new leads for a while, and the examination is what says so.
+func TestExamineTellsOfAHoldOff(t *testing.T) {
+	t.Parallel()
+	srv := redistest.Start(t, redistest.Options{Persist: "always"})
+	s := store(t, srv.Addr())
+	holdOff := func() (text string) {
+		for _, f := range s.Examine(t.Context(), "n") {
+			if f.Topic == "hold-off" {
+				text += string(f.Level) + " " + f.Found
+			}
+		}
+		return text
+	}
+	grant(t, s, 10*time.Minute)
+	if text := holdOff(); text != "" {
+		t.Errorf("a server that runs for long is said to hold off: %s", text)
+	}
+	srv.Restart()
+	eventually(t, "a lease on the restarted server", func() bool {
+		_, err := s.Grant(t.Context(), "o", time.Second)
+		return err == nil
+	})
+	if text := holdOff(); !strings.HasPrefix(text, "warning") || !strings.Contains(text, "nobody new leads") {
+		t.Errorf("of the hold-off Examine says %q", text)
+	}
+}
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {

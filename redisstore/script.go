@@ -64,11 +64,13 @@ local steady=V[2] and since<=now and string.find(rep,'role:master',1,true) and s
 // that is an argument of a call.
 //
 // A token is at least the time. During a hold-off (guard.go) it is at least the time at which the
-// hold-off ends: the clock that drew the lost tokens may have been ahead.
+// hold-off ends for the lease that claims: the clock that drew the lost tokens may have been ahead.
+// It is not later than that on account of another's larger ttl: by the time it holds, the time has
+// come to it, and a server that then loses everything draws larger ones.
 const baseLua = `
 local function F(n) return string.format('%.0f',n) end
 local function draw(odd,ttl)
-  local c=math.max(now,calm,since+math.max(most,ttl or 0))*64
+  local c=math.max(now,calm,since+(ttl or 0))*64
   if c<=count then c=count+1 end
   if c%2~=odd then c=c+1 end
   count,drew=c,true

@@ -252,8 +252,12 @@ func runTorture(ctx context.Context, a *app, o doctorOptions) error {
 	t := doctor.Torture{Store: st, URL: a.store, Endpoint: endpoint, Command: []string{self, "doctor", "candidate"},
 		Duration: o.torture, TTL: a.ttl,
 		Candidates: o.candidates, Seed: o.seed, Tell: show.fault, Progress: show.state}
-	if caps := st.Caps(); t.TTL < caps.MinTTL || caps.MaxTTL > 0 && t.TTL > caps.MaxTTL {
-		return fmt.Errorf("--ttl %v: %s keeps leases of %v to %v", t.TTL, caps.Store, caps.MinTTL, caps.MaxTTL)
+	caps, longest := st.Caps(), primacy.MaxTTL
+	if caps.MaxTTL > 0 {
+		longest = min(longest, caps.MaxTTL)
+	}
+	if t.TTL < caps.MinTTL || t.TTL > longest {
+		return fmt.Errorf("--ttl %v: %s keeps leases of %v to %v", t.TTL, caps.Store, caps.MinTTL, longest)
 	}
 	show.say("torturing %s with %d candidates for %v, ttl %v, seed %d", st.Caps().Store, o.candidates, o.torture,
 		t.TTL, o.seed)

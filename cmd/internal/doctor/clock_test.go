@@ -136,6 +136,30 @@ func TestExamineMemory(t *testing.T) {
 	}
 }
 
+// longestGrant is a store that notes the largest ttl that it was asked for.
+type longestGrant struct {
+	*memstore.Store
+	ttl time.Duration
+}
+
+func (s *longestGrant) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	s.ttl = max(s.ttl, ttl)
+	return s.Store.Grant(ctx, owner, ttl)
+}
+
+// A Redis that is restarted within two hours lets nobody new lead for the largest ttl that it has
+// granted. An examination does not make that longer than it must.
+func TestExamineAsksForNoLongLease(t *testing.T) {
+	st := &longestGrant{Store: memstore.New(memstore.Options{})}
+	o := Options{TTL: 10 * time.Second, Drift: 0.1, Window: 80 * time.Millisecond, Tries: 5}
+	if r := Examine(t.Context(), st, o); r.Count(driver.Failed) > 0 {
+		t.Errorf("the examination failed: %+v", r.Checks)
+	}
+	if most := o.Window + 10*time.Second; st.ttl > most {
+		t.Errorf("it asked for a lease of %v, and needs at most %v", st.ttl, most)
+	}
+}
+
 func hasTopic(r *Report, topic string) bool {
 	for _, c := range r.Checks {
 		if c.Topic == topic {
