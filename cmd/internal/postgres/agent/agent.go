@@ -93,6 +93,7 @@ type Agent struct {
 	asked   *asked             // to end the term; nil: nobody has
 	cancel  context.CancelFunc // ends the order under way
 	copied  core.Identity      // whose data that order copies
+	clones  bool               // it copies all of them
 	done    []core.Done
 	looked  uint64   // the number of the look that is in seen
 	former  []string // names that a walsender may have loaded
@@ -140,6 +141,7 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	}
 	a.member = core.NewMember(core.Config{Name: cfg.Name, TTL: cfg.TTL, Priority: cfg.Priority,
 		NoFailover: cfg.NoFailover, Incarnation: incarnation}, state)
+	a.seen.LastLSN = readHeard(a.dir)
 	a.shared = &shared{config: cfg.Shared, first: cfg.First, path: configPath(a.dir), server: a.server,
 		disks: func() []string { return server.Full(cfg.Server.Data) }, log: cfg.Log}
 	a.claim = &claim{election: a.election, log: cfg.Log, ttl: cfg.TTL}
@@ -187,7 +189,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	go a.notes.keep(work, func(ctx context.Context) position {
 		p := make(chan position, 1)
-		a.send(ctx, func() { p <- reachedBy(a.member.State()) })
+		a.send(ctx, func() { p <- reached(a) })
 		select {
 		case p := <-p:
 			return p
@@ -201,7 +203,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	for {
 		a.step(work)
 		if a.term == nil && a.member.Ended(a.seen) {
-			return a.notes.write(reachedBy(a.member.State()))
+			return a.notes.write(reached(a))
 		}
 		wait := time.Hour
 		if at := a.member.Wake(); at > 0 {
@@ -223,6 +225,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-ending:
 			ending = nil
 			a.member.End()
+			giveUpClone(a)
 		}
 	}
 }
@@ -269,10 +272,7 @@ func (a *Agent) step(ctx context.Context) {
 		a.cancel() // a stop supersedes what is under way; all else has ended
 	}
 	orderCtx, cancel := context.WithCancel(ctx)
-	a.cancel, a.copied = cancel, core.Identity{}
-	if copies(order.Do) {
-		a.copied = o.Record.Primary
-	}
+	begins(a, order.Do, cancel, o.Record)
 	do := a.action(ctx, order, o)
 	go func() {
 		began := boottime.Now()
@@ -289,6 +289,23 @@ func (a *Agent) step(ctx context.Context) {
 			a.sawServer(seen)
 		})
 	}()
+}
+
+// begins notes what may be given up of an order before it has ended.
+func begins(a *Agent, do core.Action, cancel context.CancelFunc, rec *core.Record) {
+	a.cancel, a.copied = cancel, core.Identity{}
+	if _, a.clones = do.(core.Clone); copies(do) {
+		a.copied = rec.Primary
+	}
+}
+
+// giveUpClone ends a copy of the primary's data that is under way: it may take hours, and the
+// member is to end now. What it leaves is copied anew at the next start. A rewind goes on to its
+// end: data that it has changed in part would have to be copied.
+func giveUpClone(a *Agent) {
+	if a.clones {
+		a.cancel()
+	}
 }
 
 // ended takes the result of an order.

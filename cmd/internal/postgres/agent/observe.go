@@ -42,6 +42,7 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 	}
 	a.lease, a.gap.shown = "", false
 	newer := a.seen.Line == nil || line.Token != a.seen.Line.Token
+	heard := core.LSN(0) // by the others, of the primary's WAL
 	for _, e := range entries {
 		var said Said
 		if json.Unmarshal(e.Value, &said) == nil {
@@ -49,12 +50,16 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 			if e.Held && (said.Phase == core.PhaseLeading || said.Phase == core.PhasePaused) {
 				a.seen.LastLSN, a.gap.shown = said.LSN, true
 			}
+			heard = max(heard, said.Heard)
 			newer = newer || said.Seq > seqOf(a.seen.Record)
 		}
 		if e.ID == a.cfg.Name { // the last one: an earlier one is of a former life
 			a.lease = e.Lease
 		}
 		line.Members = append(line.Members, core.Standing{Name: e.ID, Answer: said.Answer})
+	}
+	if a.seen.LastLSN == 0 { // it has heard no primary since it was started
+		a.seen.LastLSN = heard
 	}
 	a.seen.Line = line
 	if newer {

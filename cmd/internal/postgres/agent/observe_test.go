@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"encoding/json"
 	"testing"
 
+	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 )
 
@@ -27,6 +29,44 @@ func TestACopyOfAFormerPrimaryIsGivenUp(t *testing.T) {
 		if a.sawRecord(x.rec, nil, 1, uint64(i)+1); gone != x.want {
 			t.Errorf("record %d: %d copies were given up, want %d", i, gone, x.want)
 		}
+	}
+}
+
+// A member that is told to end does not copy on for hours. Data that a rewind has changed in part
+// would have to be copied: it goes on.
+func TestACloneIsGivenUpAtTheEnd(t *testing.T) {
+	for _, x := range []struct {
+		do   core.Action
+		gone bool
+	}{{core.Clone{}, true}, {core.Rewind{}, false}, {core.Start{}, false}} {
+		a, gone := &Agent{}, false
+		begins(a, core.Clone{}, func() {}, &core.Record{})
+		begins(a, x.do, func() { gone = true }, &core.Record{})
+		if giveUpClone(a); gone != x.gone {
+			t.Errorf("%T is given up: %v, want %v", x.do, gone, x.gone)
+		}
+	}
+}
+
+// With durability async a member whose agent was started again is compared with what the others
+// have heard of the primary.
+func TestWhatTheOthersHaveHeardOfThePrimaryCounts(t *testing.T) {
+	said := func(s Said) []byte {
+		b, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	a := &Agent{heard: map[string]Said{}, reading: true}
+	line := primacy.State{Waiting: []primacy.Entry{{ID: "b", Value: said(Said{Heard: 700})},
+		{ID: "c", Value: said(Said{Heard: 500})}}}
+	if a.sawLine(t.Context(), line); a.seen.LastLSN != 700 {
+		t.Errorf("the primary's WAL has ended at %v, want 700", a.seen.LastLSN)
+	}
+	line.Leader = &primacy.Entry{ID: "d", Held: true, Value: said(Said{Phase: core.PhaseLeading, LSN: 600})}
+	if a.sawLine(t.Context(), line); a.seen.LastLSN != 600 {
+		t.Errorf("the primary says that its WAL ends at 600, and %v counts", a.seen.LastLSN)
 	}
 }
 

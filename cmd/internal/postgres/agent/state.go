@@ -32,6 +32,13 @@ func readState(dir string) (s core.State, err error) {
 	return s, nil
 }
 
+// readHeard returns where the primary's WAL ended when this member noted that last; 0: not known.
+func readHeard(dir string) core.LSN {
+	var p position
+	_, _ = durable.ReadJSON(filepath.Join(dir, positionFile), &p, "") // readState tells what is wrong with it
+	return p.Heard
+}
+
 // states writes the state. An order that a stop has superseded may still wait for a disk that
 // hangs: what it writes when the disk answers must not take the place of what was written since.
 type states struct {
@@ -59,10 +66,13 @@ func (w *states) next() func(core.State) error {
 	}
 }
 
-// position is how far the WAL of one incarnation has been.
+// position is how far the WAL of one incarnation has been, and the primary's.
 type position struct {
 	Incarnation string `json:"incarnation"`
 	core.Position
+	// Heard is where the primary's WAL ended as it last said. With durability async a member that
+	// was started again knows by it how far it is behind.
+	Heard core.LSN `json:"heard,omitempty"`
 }
 
 // notes writes down how far the WAL has been, beside the orders: a disk that hangs must not hold
@@ -74,11 +84,15 @@ type notes struct {
 	last     position
 }
 
-// write writes p if it is further than what was written last.
+// write writes p unless that was written last. How far the WAL of an incarnation has been does not
+// go back.
 func (n *notes) write(p position) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if p.Position == (core.Position{}) || p.Incarnation == n.last.Incarnation && !n.last.Before(p.Position) {
+	if p.Incarnation == n.last.Incarnation && !n.last.Before(p.Position) {
+		p.Position = n.last.Position
+	}
+	if p.Position == (core.Position{}) || p == n.last {
 		return nil
 	}
 	err := durable.WriteJSON(filepath.Join(n.dir, positionFile), p)
@@ -114,4 +128,8 @@ func (n *notes) hurry() {
 	}
 }
 
-func reachedBy(s core.State) position { return position{s.Incarnation, s.Last} }
+// reached returns what is to be noted.
+func reached(a *Agent) position {
+	s := a.member.State()
+	return position{s.Incarnation, s.Last, a.seen.LastLSN}
+}

@@ -15,7 +15,8 @@ func TestHowFarTheWALHasBeenIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []position{
-		{"a", core.Position{}}, {"a", core.Position{Timeline: 3, LSN: 100}}, {"a", core.Position{Timeline: 3, LSN: 90}},
+		{"a", core.Position{}, 0}, {"a", core.Position{Timeline: 3, LSN: 100}, 130},
+		{"a", core.Position{Timeline: 3, LSN: 90}, 130}, {"a", core.Position{Timeline: 3, LSN: 90}, 120},
 	} {
 		if err := n.write(p); err != nil {
 			t.Fatal(err)
@@ -24,6 +25,9 @@ func TestHowFarTheWALHasBeenIsKept(t *testing.T) {
 	s, err := readState(dir)
 	if err != nil || s.Last != (core.Position{Timeline: 3, LSN: 100}) || s.Sealed != 4 {
 		t.Errorf("%+v, %v", s, err)
+	}
+	if heard := readHeard(dir); heard != 120 {
+		t.Errorf("the primary's WAL was heard to end at %v, want what it said last", heard)
 	}
 	// What another incarnation has had says nothing of this one.
 	if err := w.next()(core.State{Incarnation: "b"}); err != nil {

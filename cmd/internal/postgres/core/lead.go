@@ -157,7 +157,7 @@ func (m *Member) bootstrap(o Observation) Action {
 func (m *Member) upkeep(o Observation) Action {
 	m.phase, m.why = PhaseLeading, cmp.Or(m.refusal, o.Server.tells())
 	s, r := &m.server, *o.Record
-	if r.Paused != nil || !o.replaceable(s.roster) {
+	if r.Paused != nil || !o.replaceable(s.roster) || s.copied(o) {
 		s.excused = o.Now
 	}
 	switch {

@@ -561,8 +561,34 @@ func TestTheFirstVoterIsNoStall(t *testing.T) {
 	if s := r.expect("SetSync", ok).(SetSync).Sync; s.String() != "any 1 of c@1" {
 		t.Fatalf("the SSN is %v", s)
 	}
+	r.o.Server.LSN = 310
+	r.expect("Persist", ok)
 	r.o.Now += r.o.Settings.StallAfter
 	r.expect("Stop", ok) // c does not acknowledge, though it lives
+}
+
+// A commit with synchronous_commit = remote_apply waits for a standby that replays nothing, while
+// the standbys copy all: another primary would have to wait for the same.
+func TestACommitThatWaitsForAReplayIsNoStall(t *testing.T) {
+	r := newRig(t)
+	r.o.Record.Voters, r.o.Record.Needed = []Identity{id("b")}, 1
+	r.newTerm(2, "b")
+	r.seals(at(3, 200))
+	r.does("Write", "SetSync", "Bind", "Promote")
+	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
+	r.expect("Persist", ok)
+	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
+	r.does("Write", "SetSync", "Persist")
+	r.o.Server.Waiting = time.Hour
+	for range 10 {
+		r.o.Now += r.o.Settings.StallAfter / 2
+		r.o.Server.LSN += 10
+		r.o.Server.Senders[0].Flushed = r.o.Server.LSN - 5
+		r.expect("", ok)
+	}
+	r.o.Now += r.o.Settings.StallAfter
+	r.o.Server.LSN += 10
+	r.expect("Stop", ok) // c copies nothing any more
 }
 
 func TestBeforeARewindTheIncarnationChanges(t *testing.T) {

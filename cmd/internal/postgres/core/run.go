@@ -1,6 +1,9 @@
 package core
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // serverRun is one run of the server: what this member has done to it since its start.
 type serverRun struct {
@@ -14,8 +17,10 @@ type serverRun struct {
 	recovering        string        // the file of WAL that it replayed at the last try
 	bound             bool          // the guardian has confirmed that it ends by the term's deadline
 	// Until when commits could wait for another reason than that this machine does not reach its
-	// voters: the cluster was paused, or too few of them were there to replace this primary.
+	// voters: the cluster was paused, too few of them were there to replace this primary, or they
+	// had what it had written, see copied.
 	excused       time.Duration
+	written       LSN    // by this primary, when that was last seen to be copied
 	lacksDeadline bool   // the guardian has confirmed that no deadline ends it
 	mustEnd       bool   // it must be stopped: a promotion or a bind of unknown outcome
 	stuck         bool   // it was told to end, and has not: what ends it waits for its disk
@@ -91,6 +96,29 @@ func (s *serverRun) finish(do Action, d Done, o Observation) {
 		other := o.Server.Primary && o.Server.Timeline != 0 && o.Server.Timeline != do.Timeline // by hand, just then
 		s.primary, s.mustEnd = d.Err == nil, d.Err != nil || other
 	}
+}
+
+// copied says whether enough voters have on disk what this primary had written when it was so last.
+// Then they are reached, and a commit that waits does so for another reason: with
+// synchronous_commit = remote_apply for a standby that replays nothing, as one that is held up by a
+// query. Another primary would have to wait for the same.
+func (s *serverRun) copied(o Observation) bool {
+	var flushed []LSN
+	for _, x := range o.Server.Senders {
+		if slices.Contains(o.Record.Voters, x.Identity) {
+			flushed = append(flushed, x.Flushed)
+		}
+	}
+	acks := max(1, min(o.Record.Acks, len(o.Record.Voters)))
+	if len(flushed) < acks || o.Server.LSN == 0 {
+		return false
+	}
+	slices.Sort(flushed)
+	if flushed[len(flushed)-acks] < s.written {
+		return false
+	}
+	s.written = o.Server.LSN
+	return true
 }
 
 // hangs says whether a primary must make way for another because it hangs. One that does not end
