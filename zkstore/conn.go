@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -73,6 +74,7 @@ type conn struct {
 	net.Conn
 	link    *link
 	timeout time.Duration // of the session
+	heard   atomic.Uint64 // how often something was received
 
 	writing sync.Mutex // held while something is written
 
@@ -150,14 +152,23 @@ func (c *conn) serve() {
 	done := make(chan struct{})
 	defer close(done)
 	go c.ping(done)
-	in := bufio.NewReader(c.Conn)
+	go c.leaveSilent(done)
+	in := bufio.NewReader(c)
 	for {
-		_ = c.SetReadDeadline(time.Now().Add(c.timeout * 2 / 3))
 		b, err := readFrame(in, maxAnswer)
 		if err != nil || !c.handle(b) {
 			return
 		}
 	}
+}
+
+// Read notes that something was received, be it a part of a large answer.
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.heard.Add(1)
+	}
+	return n, err
 }
 
 // ping has the servers hear of the session, and us of the server, until done is closed.
@@ -167,11 +178,48 @@ func (c *conn) ping(done <-chan struct{}) {
 	for {
 		select {
 		case <-pings.C:
+			c.mu.Lock()
+			if !c.ended {
+				c.waiting[pingNumber] = make(chan reply, 1) // nobody reads it: see leaveSilent
+			}
+			c.mu.Unlock()
 			c.send(op{code: opPing}.frame(pingNumber))
 		case <-done:
 			return
 		}
 	}
+}
+
+// leaveSilent loses a connection by which nothing has come at all for [link.silence] or a quarter
+// longer though something was asked, so that the session moves to another server. One that is
+// frozen or was cut off closes no connection: waiting for it would cost the term, though the others
+// serve.
+//
+// It counts looks, not time: a process that was stopped, or gets no processor, comes to few of
+// them, and between two of them reads what has arrived meanwhile. Otherwise it would take its own
+// pause for the server's, and all processes of a busy machine would move again and again.
+func (c *conn) leaveSilent(done <-chan struct{}) {
+	const within = 4 // looks, after a first one from which on it counts
+	looks := time.NewTicker(c.link.silence / within)
+	defer looks.Stop()
+	asked, heard, quiet := false, uint64(0), 0
+	for quiet < within {
+		select {
+		case <-looks.C:
+		case <-done:
+			return
+		}
+		was, before := asked, heard
+		c.mu.Lock()
+		asked = len(c.waiting) > 0
+		c.mu.Unlock()
+		if heard = c.heard.Load(); was && asked && heard == before {
+			quiet++
+		} else {
+			quiet = 0
+		}
+	}
+	c.lose()
 }
 
 // handle takes an answer or event. Who waits is told of an answer when all events before it have

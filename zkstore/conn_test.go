@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
@@ -31,7 +32,7 @@ func piped(t *testing.T) (l *link, server net.Conn) {
 	up := make(chan struct{})
 	close(up)
 	l = &link{
-		store: &Store{}, up: up, watches: watches{all: map[string]*watch{}},
+		store: &Store{}, silence: time.Hour, up: up, watches: watches{all: map[string]*watch{}},
 		rotation: newRotation([]string{"a"}, nil),
 	}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
@@ -270,5 +271,72 @@ func TestAWriteCountsFromBeforeItWasSent(t *testing.T) {
 	if w := <-done; w.sent > read || w.answered <= read {
 		t.Errorf("sent %v and answered %v after the server had it, want no later, and later",
 			w.sent-read, w.answered-read)
+	}
+}
+
+// A frozen server, or one that was cut off, closes no connection, and answers nothing. A server of
+// which anything comes, be it a byte of a large answer, is left alone, and so is one of which
+// nothing was asked, but for a ping.
+func TestASilentServerIsLeft(t *testing.T) {
+	const silence, timeout = 2 * time.Second, 15 * time.Second
+	for _, c := range []struct {
+		what    string
+		request bool
+		answer  time.Duration // to something else
+		trickle time.Duration
+		from    time.Duration // since when it is silent though something was asked
+	}{
+		{"a request", true, 0, 0, 0},
+		{"a request, and then another's answer", true, time.Second / 3, 0, time.Second / 3},
+		{"no request, so the first ping", false, 0, 0, timeout / 3},
+		{"a large answer", true, 0, silence * 9 / 10, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, server := piped(t)
+			l.silence = silence
+			l.present = newConn(l.present.Conn, l, timeout)
+			begun := time.Now()
+			lost := make(chan struct{})
+			go func() { defer close(lost); l.present.serve() }()
+			go func() { _, _ = io.Copy(io.Discard, server) }()
+			if c.request {
+				frame, _ := l.present.begin(deleteOp("/a"))
+				l.present.send(frame)
+			}
+			if c.answer > 0 {
+				time.Sleep(c.answer)
+				if _, err := server.Write(frame(pingNumber, 7, 0, "")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for c.trickle > 0 && time.Since(begun) < time.Minute {
+				time.Sleep(c.trickle)
+				if _, err := server.Write([]byte{1}); err != nil {
+					t.Fatalf("%s: lost after %v", c.what, time.Since(begun))
+				}
+			}
+			if c.trickle > 0 {
+				server.Close()
+			}
+			<-lost
+			took := time.Since(begun) - c.from
+			if c.trickle == 0 && (took < silence || took > silence*5/4) {
+				t.Errorf("%s: a silent server was left after %v, want %v to a quarter more", c.what, took, silence)
+			}
+		})
+	}
+}
+
+// Two servers that are silent, the one that has the session and the next one, must not cost a term:
+// that ends its work after eight tenths of the ttl, and renews each fifth.
+func TestATermBearsTwoSilentServers(t *testing.T) {
+	for _, ttl := range []time.Duration{5 * time.Second, 10 * time.Second, time.Minute} {
+		silence := silenceFor(ttl)
+		if left := ttl*8/10 - (ttl/5 + silence*5/4 + min(silence, handshakes)); left < ttl/10 {
+			t.Errorf("ttl %v: the third server has %v", ttl, left)
+		}
+		if silence < ttl/10 {
+			t.Errorf("ttl %v: a server is left after %v, sooner than a renewal fails", ttl, silence)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
+	"github.com/primacy-go/primacy/internal/proxy"
 	"github.com/primacy-go/primacy/zkstore"
 )
 
@@ -157,4 +158,56 @@ func TestOddPlacesLeaveNothing(t *testing.T) {
 	if n, err := zkstore.WatchedGone(l, "/primacy/gone/node"); n != 0 || err != nil {
 		t.Errorf("%d watches wait for nodes that never come again, %v", n, err)
 	}
+}
+
+// Two of three servers fall silent, the one that has the session and the next one: as after a loss
+// of power, nothing closes a connection. The lease is renewed by the third before a term must stop
+// its work, at eight tenths of the ttl.
+func TestSilentServersCostNoTerm(t *testing.T) {
+	t.Parallel()
+	srv := shared(t)
+	var ps []*proxy.Proxy
+	var addrs []string
+	for range 3 {
+		p, err := proxy.Listen(srv.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		ps, addrs = append(ps, p), append(addrs, p.Addr())
+	}
+	l := grantAt(t, stopAtEnd(t, openAt(t, addrs...)), "a", 10*time.Second)
+	var renewed time.Time // when the last renewal that counts was called
+	renew := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		called := time.Now()
+		err := l.Renew(ctx)
+		if err == nil {
+			renewed = called
+		}
+		return err
+	}
+	for end := time.Now().Add(time.Minute); renew() != nil; {
+		if time.Now().After(end) {
+			t.Fatal("no renewal")
+		}
+	}
+	for i, p := range ps {
+		if p.Hold(); renew() != nil {
+			ps[(i+1)%len(ps)].Hold()
+			break
+		}
+		p.Heal()
+	}
+	last := renewed
+	for renewed.Equal(last) {
+		if err := renew(); errors.Is(err, driver.ErrGone) {
+			t.Fatal(err)
+		}
+		if passed := time.Since(last); passed > l.TTL()*8/10 {
+			t.Fatalf("no renewal for %v, while one of three servers answers", passed)
+		}
+	}
+	t.Logf("renewed %v after the last renewal", time.Since(last))
 }

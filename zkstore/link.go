@@ -17,6 +17,7 @@ import (
 // link is one ZooKeeper session, over whatever connections. A session that ended never comes back.
 type link struct {
 	store    *Store
+	silence  time.Duration // for how long a server may say nothing before another one is tried
 	rotation *rotation
 	watches  watches
 	zxid     atomic.Int64  // the largest that an answer had, on any connection
@@ -33,10 +34,10 @@ type link struct {
 	cancel context.CancelCauseFunc
 }
 
-// newLink begins a session with that timeout. It does not wait for it. The caller has counted it in
-// Store.work.
-func newLink(s *Store, timeout time.Duration) *link {
-	l := &link{store: s, up: make(chan struct{}), watches: watches{all: map[string]*watch{}},
+// newLink begins a session with that timeout, which leaves servers that are silent for so long. It
+// does not wait for it. The caller has counted it in Store.work.
+func newLink(s *Store, timeout, silence time.Duration) *link {
+	l := &link{store: s, silence: silence, up: make(chan struct{}), watches: watches{all: map[string]*watch{}},
 		session: session{timeout: (timeout + time.Millisecond - 1).Truncate(time.Millisecond)}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.rotation = newRotation(s.servers.all, l.ctx.Done())
@@ -48,8 +49,8 @@ func newLink(s *Store, timeout time.Duration) *link {
 func (l *link) run() {
 	defer l.store.work.Done()
 	for !l.over() {
-		addr := l.rotation.next()
-		if err := l.connect(addr); err != nil {
+		addr, again := l.rotation.next()
+		if err := l.connect(addr, again); err != nil {
 			l.rotation.failed(addr, err)
 		} else {
 			l.rotation.found()
@@ -61,8 +62,8 @@ func (l *link) run() {
 // error if there was none, or one that was lost at once: the next try then comes after a pause.
 // Otherwise a server that gives the session and drops the connection would be asked thousands of
 // times a second.
-func (l *link) connect(addr string) error {
-	c, err := l.dial(addr)
+func (l *link) connect(addr string, again bool) error {
+	c, err := l.dial(addr, again)
 	if err != nil {
 		return err
 	}
@@ -77,9 +78,16 @@ func (l *link) connect(addr string) error {
 	return nil
 }
 
-// dial connects to a server, which takes 2 s at most.
-func (l *link) dial(addr string) (*conn, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, handshakes)
+// dial connects to a server, which takes 2 s at most. While each server is tried for the first time
+// since the connection was lost, one that is silent is left after [link.silence], for the time that
+// the session has is running. Who has tried all of them gives them more: on a busy machine, or with
+// TLS, it may be that none answers so soon. And a new session has no time to lose.
+func (l *link) dial(addr string, again bool) (*conn, error) {
+	limit := handshakes
+	if gen, _, _ := l.generation(); gen > 0 && !again {
+		limit = min(limit, l.silence)
+	}
+	ctx, cancel := context.WithTimeout(l.ctx, limit)
 	defer cancel()
 	c, err := l.store.servers.connect(ctx, addr)
 	if err != nil {

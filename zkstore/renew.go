@@ -207,6 +207,17 @@ func sessionFor(ttl, tick time.Duration) time.Duration {
 	return min((ttl*3+1)/2+gap(tick)*9/4, 9*gap(tick))
 }
 
+// silenceFor returns for how long a server may say nothing to a lease of that ttl before its
+// session moves. The first renewal that it leaves unanswered comes a fifth of the ttl after the
+// last that counts; the connection is lost a quarter of the ttl after that at the latest (see
+// leaveSilent), and one more server that is silent costs another fifth. So a term, which has eight
+// tenths, bears two of them. It is no shorter, for a server may only be busy: a renewal has failed
+// after a tenth of the ttl, and one that may answer the next is given twice that. And it is a
+// second at least: in less a server that collects its garbage, or shares its machine, would have
+// all its sessions move, which makes it busier. From a ttl of 5 s on that changes nothing; a term
+// below that bears one silent server, and below 2.5 s none.
+func silenceFor(ttl time.Duration) time.Duration { return max(ttl/5, time.Second) }
+
 // ttlWithin undoes sessionFor: the largest ttl that a timeout carries.
 func ttlWithin(timeout, tick time.Duration) time.Duration {
 	if ttl := timeout * 2 / 3; ttl >= 6*gap(tick) {

@@ -26,8 +26,7 @@ type servers struct {
 
 func (s servers) String() string { return strings.Join(s.all, ",") }
 
-// handshakes is for how long a server may leave us without an answer to the first request: one that
-// is frozen must not cost us the session.
+// handshakes is for how long at most a server may leave us without an answer to the first request.
 const handshakes = 2 * time.Second
 
 // connect opens a plain or TLS connection.
@@ -213,10 +212,10 @@ func newRotation(all []string, stop <-chan struct{}) *rotation {
 	return &rotation{all: all, stop: stop, at: rand.IntN(len(all)), last: map[string]error{}}
 }
 
-// next returns the next server, after a pause if all were tried.
-func (r *rotation) next() string {
+// next returns the next server, after a pause if all were tried: again, then.
+func (r *rotation) next() (server string, again bool) {
 	r.mu.Lock()
-	server := r.all[r.at%len(r.all)]
+	server = r.all[r.at%len(r.all)]
 	r.at++
 	rounds := r.tries / len(r.all)
 	r.tries++
@@ -227,7 +226,7 @@ func (r *rotation) next() string {
 		case <-r.stop:
 		}
 	}
-	return server
+	return server, rounds > 0
 }
 
 // found notes that a server gave the session.

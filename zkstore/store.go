@@ -174,7 +174,8 @@ func (s *Store) connected(ctx context.Context) (tree, error) {
 	}
 	s.mu.Lock()
 	if s.own == nil || s.own.over() {
-		own, err := s.dialLocked(min(10*time.Second, s.longest))
+		timeout := min(10*time.Second, s.longest)
+		own, err := s.dialLocked(timeout, timeout/4)
 		if err != nil {
 			s.mu.Unlock()
 			return tree{}, err
@@ -198,12 +199,12 @@ func (s *Store) current(ctx context.Context) (tree, error) {
 }
 
 // dialLocked opens a session. The caller holds mu.
-func (s *Store) dialLocked(timeout time.Duration) (*link, error) {
+func (s *Store) dialLocked(timeout, silence time.Duration) (*link, error) {
 	if s.closed {
 		return nil, errClosed
 	}
 	s.work.Add(1)
-	l := newLink(s, timeout)
+	l := newLink(s, timeout, silence)
 	s.links[l] = true
 	return l, nil
 }
@@ -217,8 +218,9 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	asked := max(ttl, s.caps.MinTTL)
 	s.mu.Lock()
-	k, err := s.dialLocked(sessionFor(max(ttl, s.caps.MinTTL), s.tick))
+	k, err := s.dialLocked(sessionFor(asked, s.tick), silenceFor(asked))
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
