@@ -62,31 +62,45 @@ func checkValue(name string, value []byte) error {
 }
 
 // refusedByLine refuses, before anything is done, shared claims that do not fit those in the line,
-// and tries of names that are held: these would cost two writes otherwise. For a try it looks a
-// second time after a write, for our server may lag behind.
+// and tries of names that are held: these would cost two writes otherwise. It looks a second time
+// after a write, for our server may lag behind, and show who has left already.
 func (l *lease) refusedByLine(ctx context.Context, wants []driver.Claim) error {
 	for _, want := range wants {
-		try := want.Try && !l.claims.known(want)
-		for first := true; try || first && want.Slots != 0; first = false {
-			ln, err := l.line(ctx, want.Name, false)
-			if err != nil {
-				return err
+		why, err := l.unfit(ctx, want)
+		if err == nil && why != nil {
+			if err = l.barrier(ctx); err == nil {
+				why, err = l.unfit(ctx, want)
 			}
-			if n := misfit(ln.nodes, want.Slots); n != 0 && first {
-				return driver.Misfit(want.Name, n, want.Slots)
-			}
-			if !try || driver.Free(want.Slots, slotsOf(ln.nodes)...) {
-				break
-			}
-			if !first {
-				return l.withdraw(ctx, l.claims.ofIDs(wants), driver.ErrTaken)
-			}
-			if err := l.barrier(ctx); err != nil {
-				return err
-			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case errors.Is(why, driver.ErrTaken):
+			return l.withdraw(ctx, l.claims.ofIDs(wants), why)
+		case why != nil:
+			return why
 		}
 	}
 	return nil
+}
+
+// unfit returns why a claim is to be refused as our server shows its line, nil if it is not.
+func (l *lease) unfit(ctx context.Context, want driver.Claim) (why, err error) {
+	try := want.Try && !l.claims.known(want)
+	if !try && want.Slots == 0 {
+		return nil, nil
+	}
+	ln, err := l.line(ctx, want.Name, false)
+	if err != nil {
+		return nil, err
+	}
+	if n := misfit(ln.nodes, want.Slots); n != 0 {
+		return driver.Misfit(want.Name, n, want.Slots), nil
+	}
+	if try && !driver.Free(want.Slots, slotsOf(ln.nodes)...) {
+		return driver.ErrTaken, nil
+	}
+	return nil, nil
 }
 
 // places returns the places of claims when all have entered. It withdraws all of them if a try does

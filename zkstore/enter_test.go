@@ -286,3 +286,41 @@ func TestWhoIsNextHoldsWithoutARead(t *testing.T) {
 	}
 	p.decide(nil)
 }
+
+// Our server may lag behind: it shows a shared claim that does not fit and has left. Who is refused
+// for that is refused for good.
+func TestASharedClaimIsNotRefusedByAnOldView(t *testing.T) {
+	p, l, near := faulty(t)
+	other := grantAt(t, near, "b", 20*time.Second)
+	places, err := other.Claim(within(t, time.Minute), driver.Claim{Name: t.Name(), ID: "two", Slots: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := make(chan error, 1)
+	leaves := once(func(opcode int32, request string) bool {
+		return opcode == opSetData && strings.Contains(request, "/@sync")
+	}, drop)
+	p.decide(func(opcode int32, request string) fate {
+		if leaves(opcode, request) == drop { // between the first look and the write before the second one
+			left <- other.Release(within(t, time.Minute), places...)
+		}
+		return pass
+	})
+	places, err = l.Claim(within(t, time.Minute), driver.Claim{Name: t.Name(), ID: "three", Slots: 3})
+	if err != nil || !places[0].Held {
+		t.Errorf("Claim = %+v, %v, want it held: who did not fit had left", places, err)
+	}
+	select {
+	case err := <-left:
+		if err != nil {
+			t.Error(err)
+		}
+	default:
+		t.Error("it has not looked again")
+	}
+	p.decide(nil)
+	places, err = other.Claim(within(t, time.Minute), driver.Claim{Name: t.Name(), ID: "four", Slots: 2})
+	if !errors.Is(err, driver.ErrRefused) {
+		t.Errorf("Claim beside one that does not fit = %+v, %v, want it refused", places, err)
+	}
+}
