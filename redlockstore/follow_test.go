@@ -124,6 +124,26 @@ func TestCloseEndsWhoTries(t *testing.T) {
 	}
 }
 
+// Nobody deletes keys once the store is closed: a release that waited for that would never end.
+func TestAReleaseAfterTheStoreWasClosedEnds(t *testing.T) {
+	t.Parallel()
+	_, c := fleet(t, 3)
+	s := bare(t, c)
+	released, closed := grant(t, s, "a", time.Minute), grant(t, s, "b", time.Minute)
+	p := claim(t, released, "x")
+	claim(t, closed, "y")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx := limited(t, time.Minute) // an end of the test, not of the calls
+	if err := released.Release(ctx, p); err == nil || driver.IsFinal(err) || ctx.Err() != nil {
+		t.Errorf("Release after the store was closed = %v, want an error at once that is not final", err)
+	}
+	if err := closed.Close(ctx); err == nil || driver.IsFinal(err) || ctx.Err() != nil {
+		t.Errorf("Close of a lease after that of the store = %v, want an error at once that is not final", err)
+	}
+}
+
 // The user loses the right to one key while its lease waits for two. News tells so of that place,
 // and goes on with the other. A key that cannot be deleted holds up no release of another.
 func TestARefusedNameIsToldAlone(t *testing.T) {

@@ -80,7 +80,8 @@ func (l *lease) leavingLocked(fits func(*claim) bool) (all []*attempt) {
 	return all
 }
 
-// awaitOff waits until none of these tries can stand on a majority.
+// awaitOff waits until none of these tries can stand on a majority. Nobody deletes keys any more
+// once the store is closed: who waits then would wait for ever.
 func (l *lease) awaitOff(ctx context.Context, what string, all []*attempt) error {
 	for _, a := range all {
 		if a == nil {
@@ -90,6 +91,8 @@ func (l *lease) awaitOff(ctx context.Context, what string, all []*attempt) error
 		case <-a.off:
 		case <-ctx.Done():
 			return fmt.Errorf("%s %s: it may still be on a majority: %w", what, a.c.Name, ctx.Err())
+		case <-l.s.ctx.Done():
+			return fmt.Errorf("%s %s: it may still be on a majority: %w", what, a.c.Name, errClosed)
 		}
 	}
 	return nil
