@@ -93,11 +93,8 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 	if !isLease(id) {
 		return nil // no lease of ours ever had it
 	}
-	t, err := s.connected(ctx)
+	t, err := s.begun(ctx, func(t tree) error { return t.endLease(ctx, id, nil) })
 	if err != nil {
-		return err
-	}
-	if err := t.endLease(ctx, id, nil); err != nil {
 		return err
 	}
 	if err := t.barrier(ctx); err != nil {

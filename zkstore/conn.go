@@ -264,8 +264,8 @@ func (c *conn) endSession() {
 func (l *link) translate(err error) error {
 	switch {
 	case errors.Is(err, errExpired):
-		l.end(driver.ErrGone, false)
-		return driver.ErrGone
+		l.end(l.gone(), false)
+		return l.gone()
 	case errors.Is(err, errNoAuth), errors.Is(err, errAuthFailed), errors.Is(err, errInvalidACL):
 		return fmt.Errorf("no permission (%w): check user, password and the ACLs below %s: %w",
 			err, l.store.root, driver.ErrRefused)

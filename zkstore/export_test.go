@@ -2,6 +2,9 @@ package zkstore
 
 import (
 	"context"
+	"errors"
+	"io"
+	"time"
 
 	"github.com/primacy-go/primacy/driver"
 )
@@ -50,4 +53,43 @@ func HandOverTo(held driver.Lease, p driver.Place, path string) (again bool, err
 	l := held.(*lease)
 	h := handOver{l: l, c: l.claims.find(p)}
 	return h.try(context.Background(), nil, node{path: path})
+}
+
+// EndOwnSession has a server end the session of the calls that belong to no lease, as the servers
+// do where they hear nothing of it.
+func EndOwnSession(s *Store, addr string) error {
+	s.mu.Lock()
+	own := s.own
+	s.mu.Unlock()
+	own.mu.Lock()
+	known := own.session
+	own.mu.Unlock()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+		c, err := s.servers.connect(s.ctx, addr)
+		if err != nil {
+			return err
+		}
+		_ = c.SetDeadline(end)
+		got, err := known.ask(c, 0)
+		if err == nil && got.id == 0 {
+			c.Close()
+			return nil
+		}
+		if err == nil {
+			_, _ = c.Write(op{code: opClose}.frame(1))
+			_, _ = io.Copy(io.Discard, c)
+		}
+		c.Close()
+	}
+	return errors.New("the session goes on")
+}
+
+// IsOwnConnected says whether the session of the calls that belong to no lease has a connection.
+func IsOwnConnected(s *Store) bool {
+	s.mu.Lock()
+	own := s.own
+	s.mu.Unlock()
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	return own.present != nil
 }

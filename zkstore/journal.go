@@ -70,17 +70,23 @@ func (s *Store) Append(ctx context.Context, name string, r driver.Record, keep i
 	if keep < 1 {
 		return none, false, fmt.Errorf("keep %d records of %s: keep at least 1: %w", keep, name, driver.ErrRefused)
 	}
-	t, err := s.connected(ctx)
-	if err != nil {
-		return none, false, err
-	}
-	path := s.journalPath(name) + "/" + escape(r.Key)
+	there, added := none, false
+	_, err := s.begun(ctx, func(t tree) (err error) {
+		there, added, err = t.append(ctx, name, r, keep)
+		return err
+	})
+	return there, added, err
+}
+
+func (t tree) append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	none, journal := driver.Record{}, t.store.journalPath(name)
+	path := journal + "/" + escape(r.Key)
 	for {
 		switch err := t.create(ctx, path, r.Value); {
 		case err == nil:
 			return r, true, t.thin(ctx, name, keep)
 		case errors.Is(err, errNoNode):
-			if err := t.ensure(ctx, s.journalPath(name)); err != nil {
+			if err := t.ensure(ctx, journal); err != nil {
 				return none, false, err
 			}
 		case errors.Is(err, errNodeExists):

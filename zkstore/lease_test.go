@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -211,3 +212,79 @@ func TestSilentServersCostNoTerm(t *testing.T) {
 	}
 	t.Logf("renewed %v after the last renewal", time.Since(last))
 }
+
+// A process slept, or was cut off, for so long that the servers ended the session of the calls that
+// belong to no lease. Of that they find out when they have a connection again. No lease and no term
+// has ended with it: each call does its work in another session.
+func TestCallsOfTheStoreOutliveTheirSession(t *testing.T) {
+	srv := shared(t)
+	p, err := proxy.Listen(srv.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	at := func(server string) *zkstore.Store { // apart from names that other tests forbid to read
+		return openWith(t, zkstore.Config{Servers: []string{server}, Root: t.Name()})
+	}
+	far, near := at(p.Addr()), at(srv.Addr())
+	stopAtEnd(t, far)
+	stopAtEnd(t, near)
+	l := grantAt(t, near, "a", 60*time.Second)
+	keep(t, l)
+	held, removed := enterAt(t, l, t.Name(), "one"), enterAt(t, l, t.Name()+"2", "two")
+	other, err := near.Grant(within(t, time.Minute), "b", 60*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := map[string]func(context.Context) error{
+		"Ask": func(ctx context.Context) error {
+			return far.Ask(ctx, t.Name(), driver.Request{Token: held.Token, By: "x"})
+		},
+		"Line":    func(ctx context.Context) error { return second(far.Line(ctx, t.Name())) },
+		"Lines":   func(ctx context.Context) error { return second(far.Lines(ctx, t.Name())) },
+		"Next":    func(ctx context.Context) error { return second(far.Next(ctx, t.Name(), 0)) },
+		"later":   func(ctx context.Context) error { return second(far.Next(ctx, t.Name(), 1)) },
+		"Revoke":  func(ctx context.Context) error { return far.Revoke(ctx, other.ID()) },
+		"Leases":  func(ctx context.Context) error { return second(far.Leases(ctx, "a")) },
+		"Records": func(ctx context.Context) error { return second(far.Records(ctx, t.Name(), "", 9)) },
+		"Append": func(ctx context.Context) error {
+			_, _, err := far.Append(ctx, t.Name(), driver.Record{Key: rand.Text(), Value: []byte("v")}, 9)
+			return err
+		},
+		"Journals":    func(ctx context.Context) error { return second(far.Journals(ctx, "")) },
+		"RemoveClaim": func(ctx context.Context) error { return far.RemoveClaim(ctx, t.Name()+"2", removed.Token) },
+	}
+	for _, early := range []bool{false, true} { // before the connection is known to be lost
+		p.Hold()
+		if err := zkstore.EndOwnSession(far, srv.Addr()); err != nil {
+			t.Fatal(err)
+		}
+		p.Cut()
+		for !early && zkstore.IsOwnConnected(far) {
+			time.Sleep(time.Millisecond)
+		}
+		var work sync.WaitGroup
+		for what, call := range calls {
+			work.Go(func() {
+				err := call(within(t, time.Minute))
+				for early && err != nil && !driver.IsFinal(err) { // it was lost under the call
+					err = call(within(t, time.Minute))
+				}
+				if err != nil {
+					t.Errorf("%s = %v, want it done in another session", what, err)
+				}
+			})
+		}
+		time.Sleep(50 * time.Millisecond) // most of them wait for a connection now
+		p.Heal()
+		work.Wait()
+	}
+	if err := other.Renew(within(t, time.Minute)); !errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew of a lease that was revoked = %v, want ErrGone", err)
+	}
+	if err := l.Renew(within(t, time.Minute)); err != nil {
+		t.Errorf("Renew: %v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

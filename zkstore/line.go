@@ -2,6 +2,7 @@ package zkstore
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/primacy-go/primacy/driver"
@@ -21,23 +22,26 @@ func (s *Store) Line(ctx context.Context, name string) (driver.Line, error) {
 // (after is 0) gets one that is not older than the call, as from Line. Who knows an older one gets
 // what the leader of our server has: a write each time would cost one for each observer and change.
 func (s *Store) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
-	for try := 0; ; try++ {
+	var asked *link // whose server has what was there at the call
+	for {
 		t, err := s.connected(ctx)
+		if err == nil && t.link != asked {
+			if after == 0 {
+				err = t.barrier(ctx)
+			} else {
+				_, err = t.request(ctx, pathOp(opSync, s.root))
+			}
+			asked = t.link
+		}
+		var ln driver.Line
+		var watches []*watch
+		if err == nil {
+			ln, watches, err = t.show(ctx, name, true)
+		}
 		switch {
-		case err != nil || try > 0: // an event has woken us
-		case after == 0:
-			err = t.barrier(ctx)
-		default:
-			_, err = t.request(ctx, pathOp(opSync, s.root))
-		}
-		if err != nil {
-			return driver.Line{}, err
-		}
-		ln, watches, err := t.show(ctx, name, true)
-		if err != nil && t.over() && ctx.Err() == nil && s.ctx.Err() == nil {
-			continue // the session ended, which is no lease's: the next call begins another one
-		}
-		if err != nil || ln.Revision > after {
+		case errors.Is(err, errOwnEnded):
+			continue // there is another session for the next try
+		case err != nil || ln.Revision > after:
 			return ln, err
 		}
 		if err := anyOf(ctx, s.ctx.Done(), watches...); err != nil {

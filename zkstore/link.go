@@ -18,6 +18,7 @@ import (
 type link struct {
 	store    *Store
 	silence  time.Duration // for how long a server may say nothing before another one is tried
+	own      bool          // of calls that belong to no lease
 	rotation *rotation
 	watches  watches
 	zxid     atomic.Int64  // the largest that an answer had, on any connection
@@ -34,10 +35,12 @@ type link struct {
 	cancel context.CancelCauseFunc
 }
 
-// newLink begins a session with that timeout, which leaves servers that are silent for so long. It
-// does not wait for it. The caller has counted it in Store.work.
-func newLink(s *Store, timeout, silence time.Duration) *link {
-	l := &link{store: s, silence: silence, up: make(chan struct{}), watches: watches{all: map[string]*watch{}},
+// newLink begins a session with that timeout, which leaves servers that are silent for so long; own
+// if it is for calls that belong to no lease. It does not wait for it. The caller has counted it in
+// Store.work.
+func newLink(s *Store, timeout, silence time.Duration, own bool) *link {
+	l := &link{store: s, silence: silence, own: own,
+		up: make(chan struct{}), watches: watches{all: map[string]*watch{}},
 		session: session{timeout: (timeout + time.Millisecond - 1).Truncate(time.Millisecond)}}
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.rotation = newRotation(s.servers.all, l.ctx.Done())
@@ -114,9 +117,12 @@ func (l *link) join(nc net.Conn) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if got.id == 0 || known.id != 0 && got.id != known.id { // nothing of the session lives in another
-		l.end(driver.ErrGone, false)
-		return nil, driver.ErrGone
+	switch {
+	case known.id == 0 && got.id == 0:
+		return nil, errNoSession
+	case known.id != 0 && got.id != known.id: // nothing of the session lives in another
+		l.end(l.gone(), false)
+		return nil, l.gone()
 	}
 	_ = nc.SetDeadline(time.Time{})
 	c := newConn(nc, l, got.timeout)
@@ -134,6 +140,18 @@ func (l *link) join(nc net.Conn) (*conn, error) {
 	l.gen++
 	close(l.up)
 	return c, nil
+}
+
+// errOwnEnded says that the session of calls that belong to no lease has ended. It is not final: of
+// what they ask about, nothing has ended with it.
+var errOwnEnded = errors.New("the session in which the store was asked has ended")
+
+// gone is why the link is over when the servers have ended its session.
+func (l *link) gone() error {
+	if l.own {
+		return errOwnEnded
+	}
+	return driver.ErrGone
 }
 
 // over says whether the session is over for us.

@@ -38,7 +38,7 @@ func linkedTo(t *testing.T, addr string) (*Store, *link) {
 	s.longest = time.Hour
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l, err := s.dialLocked(3*time.Second, 2*time.Second)
+	l, err := s.dialLocked(3*time.Second, 2*time.Second, false)
 	if err != nil {
 		t.Fatal(err)
 	}

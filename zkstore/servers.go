@@ -146,6 +146,8 @@ func capsOf(version string, tick, least, longest time.Duration) driver.Caps {
 	}
 }
 
+var errNoSession = errors.New("it gave no session")
+
 // negotiate asks a server for a session with that timeout and returns the one that it would have.
 // It asks the server to end the session, and does not wait for that.
 func (s servers) negotiate(ctx context.Context, addr string, timeout time.Duration) (time.Duration, error) {
@@ -163,7 +165,7 @@ func (s servers) negotiate(ctx context.Context, addr string, timeout time.Durati
 	case err != nil:
 		return 0, err
 	case got.id == 0:
-		return 0, errors.New("it gave no session")
+		return 0, errNoSession
 	}
 	if _, err := c.Write(op{code: opClose}.frame(1)); err == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(c, 1024))

@@ -167,6 +167,21 @@ func (s *Store) pathOf(name string) string { return s.at(escape(name)) }
 // Caps tells what the store does.
 func (s *Store) Caps() driver.Caps { return s.caps }
 
+// begun returns the session of calls that belong to no lease, when first has been done in it. First
+// may be done more than once: a session that was cut off, or whose process slept, is found to have
+// ended only when it is used, and then there is another one.
+func (s *Store) begun(ctx context.Context, first func(tree) error) (t tree, err error) {
+	for range 3 {
+		if t, err = s.connected(ctx); err == nil {
+			err = first(t)
+		}
+		if !errors.Is(err, errOwnEnded) {
+			break
+		}
+	}
+	return t, err
+}
+
 // connected returns the session of calls that belong to no lease, when it is connected.
 func (s *Store) connected(ctx context.Context) (tree, error) {
 	if err := ctx.Err(); err != nil {
@@ -175,7 +190,7 @@ func (s *Store) connected(ctx context.Context) (tree, error) {
 	s.mu.Lock()
 	if s.own == nil || s.own.over() {
 		timeout := min(10*time.Second, s.longest)
-		own, err := s.dialLocked(timeout, timeout/4)
+		own, err := s.dialLocked(timeout, timeout/4, true)
 		if err != nil {
 			s.mu.Unlock()
 			return tree{}, err
@@ -191,20 +206,16 @@ func (s *Store) connected(ctx context.Context) (tree, error) {
 // current returns what connected does, when its server has applied all that a quorum had before
 // the call.
 func (s *Store) current(ctx context.Context) (tree, error) {
-	t, err := s.connected(ctx)
-	if err == nil {
-		err = t.barrier(ctx)
-	}
-	return t, err
+	return s.begun(ctx, func(t tree) error { return t.barrier(ctx) })
 }
 
 // dialLocked opens a session. The caller holds mu.
-func (s *Store) dialLocked(timeout, silence time.Duration) (*link, error) {
+func (s *Store) dialLocked(timeout, silence time.Duration, own bool) (*link, error) {
 	if s.closed {
 		return nil, errClosed
 	}
 	s.work.Add(1)
-	l := newLink(s, timeout, silence)
+	l := newLink(s, timeout, silence, own)
 	s.links[l] = true
 	return l, nil
 }
@@ -220,7 +231,7 @@ func (s *Store) Grant(ctx context.Context, owner string, ttl time.Duration) (dri
 	}
 	asked := max(ttl, s.caps.MinTTL)
 	s.mu.Lock()
-	k, err := s.dialLocked(sessionFor(asked, s.tick), silenceFor(asked))
+	k, err := s.dialLocked(sessionFor(asked, s.tick), silenceFor(asked), false)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
