@@ -64,7 +64,7 @@ func (l *lease) begin(ctx context.Context, ttl time.Duration) error {
 		_, err := l.multi(ctx, createOp(l.life.path, data, s.acl, ephemeral),
 			createOp(l.beat, nil, s.acl, ephemeral), createOp(l.mail, nil, s.acl, ephemeral))
 		if errors.Is(err, errNoNode) {
-			if err := s.prepare(ctx); err != nil {
+			if err := l.prepare(ctx); err != nil {
 				return err
 			}
 		}

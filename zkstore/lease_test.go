@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/driver/drivertest"
 	"github.com/primacy-go/primacy/internal/proxy"
+	"github.com/primacy-go/primacy/internal/zktest"
 	"github.com/primacy-go/primacy/zkstore"
 )
 
@@ -284,6 +287,32 @@ func TestCallsOfTheStoreOutliveTheirSession(t *testing.T) {
 	}
 	if err := l.Renew(within(t, time.Minute)); err != nil {
 		t.Errorf("Renew: %v", err)
+	}
+}
+
+// Servers that come back empty, or from an older snapshot, refuse every session that has seen more,
+// and never say that it has ended. A process that runs reads and stands again all the same.
+func TestAStoreOutlivesServersThatLostTheirData(t *testing.T) {
+	t.Parallel()
+	briefly := []string{"maxSessionTimeout=2000"} // and so the session of the store's own calls
+	srv := zktest.Start(t, zktest.Options{NoSync: true, Config: briefly, Tick: 100 * time.Millisecond})
+	s := stopAtEnd(t, openAt(t, srv.Addr()))
+	for range 100 { // it sees more than the servers will know after their loss
+		if _, err := s.Line(within(t, time.Minute), t.Name()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srv.Kill()
+	if err := os.RemoveAll(filepath.Join(srv.Dir(), "data", "version-2")); err != nil {
+		t.Fatal(err)
+	}
+	srv.Restart()
+	l := grantAt(t, s, "a", time.Second)
+	if p := enterAt(t, l, t.Name(), "one"); !p.Held {
+		t.Errorf("claim = %+v, want it held", p)
+	}
+	if _, err := s.Line(within(t, time.Minute), t.Name()); err != nil {
+		t.Errorf("Line: %v", err)
 	}
 }
 

@@ -29,6 +29,7 @@ type link struct {
 	gen     uint64        // connections that have had the session
 	began   time.Duration // when the last of them asked for the session
 	present *conn         // nil: none
+	lost    time.Duration // when the last of them was lost
 	up      chan struct{} // closed while there is a present connection
 
 	ctx    context.Context // ended once the session is over for us; its cause says why
@@ -55,6 +56,7 @@ func (l *link) run() {
 		addr, again := l.rotation.next()
 		if err := l.connect(addr, again); err != nil {
 			l.rotation.failed(addr, err)
+			l.lapse()
 		} else {
 			l.rotation.found()
 		}
@@ -73,12 +75,26 @@ func (l *link) connect(addr string, again bool) error {
 	began := now()
 	c.serve()
 	l.mu.Lock()
-	l.present, l.up = nil, make(chan struct{})
+	l.present, l.up, l.lost = nil, make(chan struct{}), now()
 	l.mu.Unlock()
 	if now()-began < 50*time.Millisecond {
 		return errLost
 	}
 	return nil
+}
+
+// lapse ends the session of calls that belong to no lease when it has had no connection for longer
+// than the servers keep it. They may never say that it has ended: those that came back with less
+// than it has seen, empty or from an older snapshot, refuse it without an answer, and all calls
+// would wait for ever. It holds nothing, so they go on in another one. A lease's session stays:
+// what it holds may stand for as long as its servers are away, and it is not renewed meanwhile.
+func (l *link) lapse() {
+	l.mu.Lock()
+	over := l.own && l.gen > 0 && now()-l.lost > l.session.timeout
+	l.mu.Unlock()
+	if over {
+		l.end(errOwnEnded, false)
+	}
 }
 
 // dial connects to a server, which takes 2 s at most. While each server is tried for the first time

@@ -104,7 +104,11 @@ func Open(ctx context.Context, c Config) (*Store, error) {
 		s.Close()
 		return nil, err
 	}
-	if err := s.prepare(ctx); err != nil {
+	t, err := s.connected(ctx)
+	if err == nil {
+		err = t.prepare(ctx)
+	}
+	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("ZooKeeper at %s: %w", s.servers, err)
 	}
@@ -145,13 +149,9 @@ func build(c Config) (*Store, error) {
 }
 
 // prepare makes the nodes that every call needs, and so finds out whether we may.
-func (s *Store) prepare(ctx context.Context) error {
-	t, err := s.connected(ctx)
-	if err != nil {
-		return err
-	}
+func (t tree) prepare(ctx context.Context) error {
 	for _, dir := range []string{"@leases", "@beats", "@mail", "@journal", "@sync"} {
-		if err := t.ensure(ctx, s.at(dir)); err != nil {
+		if err := t.ensure(ctx, t.store.at(dir)); err != nil {
 			return err
 		}
 	}
