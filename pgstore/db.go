@@ -44,6 +44,7 @@ type db struct {
 	schema *schema
 	cfg    *pgxpool.Config
 	hosts  string // for errors
+	order  hostOrder
 	pool   *pgxpool.Pool
 
 	ctx    context.Context // ends with Store.Close
@@ -56,6 +57,10 @@ func newDB(cfg *pgxpool.Config, c *schema) *db {
 	tune(cfg)
 	d := &db{schema: c, cfg: cfg, hosts: hostsOf(&cfg.ConnConfig.Config)}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { // it tries one host after the other
+		lead(&c.Config, d.order.sorted(&c.Config)...)
+		return nil
+	}
 	return d
 }
 
@@ -78,13 +83,9 @@ func tune(cfg *pgxpool.Config) {
 	// Nothing is prepared on the server: behind pgbouncer the next statement may go to another
 	// connection.
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec
-	after := cfg.AfterConnect
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.PgConn().Exec(ctx, clientLimits).ReadAll(); err != nil && conn.IsClosed() {
 			return err // a setting that this server does not know is left out
-		}
-		if after != nil {
-			return after(ctx, conn)
 		}
 		return nil
 	}
@@ -103,33 +104,16 @@ func tune(cfg *pgxpool.Config) {
 	}
 }
 
-// connect opens a connection of our own, with the pool's configuration.
-func (d *db) connect(ctx context.Context) (*pgx.Conn, error) {
-	c := d.cfg.ConnConfig.Copy()
-	if d.cfg.BeforeConnect != nil {
-		if err := d.cfg.BeforeConnect(ctx, c); err != nil {
-			return nil, err
-		}
-	}
-	conn, err := pgx.ConnectConfig(ctx, c)
-	if err == nil && d.cfg.AfterConnect != nil {
-		if err = d.cfg.AfterConnect(ctx, conn); err != nil {
-			discard(conn)
-		}
-	}
-	return conn, err
-}
-
 // connectFirst connects, and waits for a server that is starting or full, or does not answer.
 func (d *db) connectFirst(ctx context.Context) (*pgx.Conn, error) {
 	for {
-		conn, err := d.connect(ctx)
+		conn, err := d.connect(ctx, beside)
 		var pe *pgconn.PgError
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return conn, err
 		case errors.As(err, &pe):
-			if pe.Code != "57P03" && pe.Code != "53300" {
+			if pe.Code != "57P03" && pe.Code != full {
 				return nil, err
 			}
 		case !timeout(err):

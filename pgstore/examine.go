@@ -101,7 +101,7 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 // reach says how fast the primary answers.
 func (s *Store) reach(ctx context.Context) driver.Finding {
 	begun := time.Now()
-	conn, err := s.connect(ctx)
+	conn, err := s.connect(ctx, beside)
 	if err != nil {
 		return failed("server "+s.hosts, s.wrap(ctx, "connect", err))
 	}

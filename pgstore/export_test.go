@@ -18,7 +18,7 @@ func Patient(s *Store) *Store {
 
 // Connect hands a connection out as the store makes them.
 func Connect(ctx context.Context, s *Store, to func(*pgx.Conn)) {
-	if conn, err := s.connect(ctx); err == nil {
+	if conn, err := s.connect(ctx, beside); err == nil {
 		to(conn)
 	}
 }

@@ -76,7 +76,7 @@ func (li *listener) probe(ctx context.Context, conn *pgx.Conn) bool {
 
 // listen opens a connection and listens on it.
 func (li *listener) listen(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := li.connect(ctx)
+	conn, err := li.connect(ctx, beside)
 	if err != nil {
 		return nil, err
 	}

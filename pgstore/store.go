@@ -17,7 +17,8 @@ package pgstore
 // The order of locks, each taken before those below it:
 //
 //	lease.mu                                  also guards the lease's ownClaims and claimIDs
-//	registry.mu, listener.mu, lineWatch.mu    nothing is locked while one of them is held
+//	registry.mu, listener.mu, lineWatch.mu, hostOrder.mu
+//	                                          nothing is locked while one of them is held
 //
 // No mutex is held during a call of the server. renewConn.turn is, and nothing else then.
 

@@ -1,0 +1,192 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/primacy-go/primacy/internal/storeutil"
+)
+
+// full is how a server says that it takes no more connections.
+const full = "53300"
+
+const (
+	// beside is within what time the connection string's hosts are all being connected to, one
+	// beginning after the other.
+	beside = time.Second
+	// again is when a host that has refused is connected to once more while another is silent. It
+	// may be a standby that is being promoted.
+	again = 100 * time.Millisecond
+)
+
+// atHost is the key under which a connection of our own keeps which host it leads to.
+const atHost = "primacy.host"
+
+// host is one host of a connection string: its configurations, with TLS and without where either
+// will do.
+type host []*pgconn.FallbackConfig
+
+func (h host) key() string { return net.JoinHostPort(h[0].Host, strconv.Itoa(int(h[0].Port))) }
+
+// hostsIn returns the hosts of a configuration in their order.
+func hostsIn(c *pgconn.Config) (all []host) {
+	first := &pgconn.FallbackConfig{Host: c.Host, Port: c.Port, TLSConfig: c.TLSConfig}
+	for _, f := range append([]*pgconn.FallbackConfig{first}, c.Fallbacks...) {
+		if n := len(all); n > 0 && all[n-1].key() == (host{f}).key() {
+			all[n-1] = append(all[n-1], f)
+		} else {
+			all = append(all, host{f})
+		}
+	}
+	return all
+}
+
+// lead has a configuration lead to these hosts, in this order.
+func lead(c *pgconn.Config, hosts ...host) {
+	all := slices.Concat(hosts...)
+	c.Host, c.Port, c.TLSConfig, c.Fallbacks = all[0].Host, all[0].Port, all[0].TLSConfig, all[1:]
+}
+
+// hostOrder knows where to look for the primary first. Without it each new connection would wait
+// for a lost machine that the connection string names first.
+type hostOrder struct {
+	mu      sync.Mutex
+	primary string // who was the primary when last seen
+	silent  string // who let the last connection be made and then answered nothing
+}
+
+// sorted returns the hosts of a configuration: the primary first, and last who was silent. That one
+// may be a former primary that waits for its standby for ever.
+func (o *hostOrder) sorted(c *pgconn.Config) []host {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	rank := func(h host) int {
+		switch h.key() {
+		case o.primary:
+			return 0
+		case o.silent:
+			return 2
+		}
+		return 1
+	}
+	all := hostsIn(c)
+	slices.SortStableFunc(all, func(a, b host) int { return rank(a) - rank(b) })
+	return all
+}
+
+// connected notes that a host says it is the primary.
+func (o *hostOrder) connected(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if key != o.silent { // who was silent has to answer first
+		o.primary = key
+	}
+}
+
+// answered notes that a host has answered a write over a connection of our own.
+func (o *hostOrder) answered(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.primary = key
+	if o.silent == key {
+		o.silent = ""
+	}
+}
+
+// unanswered notes that a host has not answered a write in time.
+func (o *hostOrder) unanswered(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.silent = key
+	if o.primary == key {
+		o.primary = ""
+	}
+}
+
+// connect opens a connection of our own to the primary. A host that has refused has the next one
+// begin at once; a silent one only holds it up: within the time given all have begun, and go on
+// beside each other. Were they tried one after the other, a lost machine would use up the time that
+// a lease has left. It fails once every host has.
+func (d *db) connect(ctx context.Context, within time.Duration) (*pgx.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	hosts := d.order.sorted(&d.cfg.ConnConfig.Config)
+	type answer struct {
+		host int
+		conn *pgx.Conn
+		err  error
+	}
+	answers := make(chan answer)
+	try := func(i int, pause time.Duration) {
+		if storeutil.Sleep(ctx, pause) != nil {
+			return
+		}
+		conn, err := d.connectTo(ctx, hosts[i])
+		select {
+		case answers <- answer{i, conn, err}:
+		case <-ctx.Done():
+			discard(conn)
+		}
+	}
+	errs := make([]error, len(hosts))
+	begun, failed := 0, 0
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		select {
+		case <-next.C:
+			go try(begun, 0)
+			if begun++; begun < len(hosts) {
+				next.Reset(within / time.Duration(len(hosts)))
+			}
+		case a := <-answers:
+			if a.err == nil {
+				d.order.connected(hosts[a.host].key())
+				return a.conn, nil
+			}
+			if errs[a.host] == nil {
+				failed++
+			}
+			errs[a.host] = a.err
+			var pe *pgconn.PgError
+			answered := errors.As(a.err, &pe)
+			switch {
+			case begun < len(hosts):
+				next.Reset(0)
+			case failed == len(hosts):
+				return nil, errors.Join(errs...)
+			case answered && pe.Code == full: // the caller may know another way to this one
+				return nil, a.err
+			}
+			if !answered || !final(pe) {
+				go try(a.host, again)
+			}
+		case <-ctx.Done():
+			return nil, errors.Join(append(errs, ctx.Err())...)
+		}
+	}
+}
+
+// connectTo opens a connection to one host, with the pool's configuration.
+func (d *db) connectTo(ctx context.Context, h host) (*pgx.Conn, error) {
+	c := d.cfg.ConnConfig.Copy()
+	lead(&c.Config, h)
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	conn.PgConn().CustomData()[atHost] = h.key()
+	if err := d.cfg.AfterConnect(ctx, conn); err != nil {
+		discard(conn)
+		return nil, err
+	}
+	return conn, nil
+}
