@@ -78,8 +78,8 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 	if err != nil {
 		return append(out, failed("server", s.wrap(ctx, "examine", err)))
 	}
-	defer conn.Release()
 	st, err := s.settings(ctx, conn.Conn())
+	conn.Release() // the pool may have no other, and permission needs one
 	if err != nil {
 		return append(out, failed("settings", s.wrap(ctx, "settings", err)))
 	}

@@ -111,7 +111,7 @@ func unfitNames(t *testing.T, srv *pgtest.Server) {
 }
 
 func examined(t *testing.T, srv *pgtest.Server) {
-	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	s := opened(t, pgstore.Config{DSN: srv.URL() + "&pool_max_conns=1"})
 	topics := ""
 	for _, f := range s.Examine(soon(t), "some name") {
 		topics += f.Topic + " "
