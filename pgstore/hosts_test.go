@@ -66,6 +66,23 @@ func TestRenewalsLeaveAHostThatAnswersNone(t *testing.T) {
 	renewed(t, l)
 }
 
+func TestARenewalAfterCloseReturns(t *testing.T) {
+	t.Parallel()
+	s := open(t, pgstore.Config{DSN: server(t).URL()})
+	l := granted(t, s, steady)
+	s.Close()
+	done := make(chan error, 1)
+	go func() { done <- l.Renew(context.Background()) }()
+	select {
+	case err := <-done:
+		if err == nil || final(err) {
+			t.Errorf("Renew after Close = %v, want that the store was closed", err)
+		}
+	case <-soon(t).Done():
+		t.Error("Renew after Close does not return")
+	}
+}
+
 // The primary is frozen and named first, as where its machine is lost.
 func TestFailoverFromAFrozenHostNamedFirst(t *testing.T) {
 	long(t)

@@ -47,6 +47,8 @@ func (r *renewConn) run(
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-r.ctx.Done(): // close has taken the turn, or will
+		return errClosed
 	}
 	defer func() { <-r.turn }()
 	for n := 1; ; n++ {
