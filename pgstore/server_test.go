@@ -23,10 +23,11 @@ func TestOnAServer(t *testing.T) {
 	t.Parallel()
 	srv := server(t)
 	for name, test := range map[string]func(*testing.T, *pgtest.Server){
-		"renewals go on while every connection of the pool is taken": renewalsHaveTheirOwn,
-		"renewals go on while the server takes no connection":        renewalsInAFullServer,
-		"a claim that timed out leaks nothing":                       timeoutLeaksNothing,
-		"a claim that begins during its release does not enter":      claimDuringRelease,
+		"renewals go on while every connection of the pool is taken":  renewalsHaveTheirOwn,
+		"renewals go on while the server takes no connection":         renewalsInAFullServer,
+		"a lease that ends during a claim has the line of that claim": endDuringClaim,
+		"a claim that timed out leaks nothing":                        timeoutLeaksNothing,
+		"a claim that begins during its release does not enter":       claimDuringRelease,
 		"tables are logged": tablesAreLogged,
 		"times are not those of the transaction's start":                timesAreTrue,
 		"a wait outlives its listening connection":                      listenerKilled,
@@ -193,6 +194,59 @@ func claimDuringRelease(t *testing.T, srv *pgtest.Server) {
 	wantGone(t, "Claim of an ID that is being released", <-claimed)
 	if got := srv.Query("SELECT count(*) FROM primacy.claims WHERE name = '" + c.Name + "'"); got != "0" {
 		t.Errorf("%s claims stand after the release", got)
+	}
+}
+
+// Close reads which lines the lease stands in while a claim on another one is under way. Were that
+// line changed without its lock, a claim that entered it just then would never be told that it
+// holds.
+func endDuringClaim(t *testing.T, srv *pgtest.Server) {
+	s := opened(t, pgstore.Config{DSN: srv.URL()})
+	l := granted(t, s, steady)
+	name := rand.Text()
+	entered(t, l, rand.Text())
+	take, err := connected(t, srv).Begin(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code string
+	err = take.QueryRow(soon(t), `SELECT code FROM primacy.take($1, ARRAY[$2], '{""}', '{0}', '{late}',
+		ARRAY[''::bytea], '{false}', false, '', '', 0, false, '', '', '')`, l.ID(), name).Scan(&code)
+	if err != nil || code != "ok" {
+		t.Fatalf("take = %q, %v", code, err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- l.Close(soon(t)) }()
+	waits := "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'" +
+		" AND query LIKE '%end_lease%" + l.ID() + "%'"
+	eventually(t, "Close waits for the claim", func() bool { return srv.Query(waits) == "1" })
+	next := connected(t, srv) // it has the line as soon as the claim has entered
+	has := make(chan error, 1)
+	go func() {
+		_, err := next.Exec(soon(t), "SELECT pg_advisory_lock(primacy.key($1))", name)
+		has <- err
+	}()
+	queue(t, srv, name, 1)
+	if err := take.Commit(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-has; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "Close waits for the line", func() bool { return len(closed) == 1 || queued(srv, name) == "1" })
+	if len(closed) == 1 {
+		t.Error("Close has removed a claim while somebody else had the lock of its line")
+	}
+	next.Close(context.Background())
+	if err := <-closed; err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	left := "SELECT count(*) FROM primacy.claims WHERE lease = '" + l.ID() + "'"
+	if got := srv.Query(left); got != "0" {
+		t.Errorf("%s claims stand after Close", got)
+	}
+	if p := entered(t, granted(t, s, steady), name); !p.Held {
+		t.Errorf("the next claim = %+v, want it held", p)
 	}
 }
 

@@ -226,18 +226,31 @@ BEGIN
 END {Q};
 
 -- Ends a lease with all its claims. A claim that a fenced transaction holds is removed after the
--- transaction has ended.
+-- transaction has ended. The names are locked before the lease's row, as take does it: the other
+-- way round the two would wait for each other. A take that was under way meanwhile may have entered
+-- a claim on another name: then all of it is undone, and done again with that name's lock. Without
+-- it a claim that enters the same line just then would wait, and nobody would tell it that it holds.
 CREATE OR REPLACE FUNCTION {S}.end_lease(a_lease text, a_told boolean) RETURNS void LANGUAGE plpgsql AS {Q}
 DECLARE
 	n text;
 	c record;
+	names text[];
 BEGIN
 	PERFORM {S}.verb();
-	PERFORM {S}.lock(ARRAY(SELECT DISTINCT name FROM {S}.claims WHERE lease = a_lease));
-	IF a_told THEN
-		PERFORM {S}.tell(a_lease, 'e ' || a_lease);
-	END IF;
-	DELETE FROM {S}.leases WHERE id = a_lease;
+	LOOP
+		names := ARRAY(SELECT DISTINCT name FROM {S}.claims WHERE lease = a_lease);
+		BEGIN
+			PERFORM {S}.lock(names);
+			IF a_told THEN
+				PERFORM {S}.tell(a_lease, 'e ' || a_lease);
+			END IF;
+			DELETE FROM {S}.leases WHERE id = a_lease; -- waits for a take under way; no other can begin
+			EXIT WHEN NOT EXISTS (SELECT FROM {S}.claims WHERE lease = a_lease AND name <> ALL (names));
+			RAISE EXCEPTION 'a claim has entered' USING ERRCODE = 'PR004';
+		EXCEPTION WHEN SQLSTATE 'PR004' THEN
+			NULL; -- the locks are given back
+		END;
+	END LOOP;
 	FOR n IN WITH gone AS (DELETE FROM {S}.claims WHERE token IN (SELECT token FROM {S}.claims WHERE lease = a_lease FOR UPDATE SKIP LOCKED) RETURNING name)
 		SELECT DISTINCT name FROM gone ORDER BY 1 LOOP
 		IF NOT {S}.step(n) THEN
