@@ -51,7 +51,7 @@ const (
 type step int
 
 const (
-	doClaim step = iota // try to take the claim. Then: ours, held or unknown
+	doClaim step = iota // try to take the claim. Then: ours, held, unknown, or full: there is no room for a command
 	doLook              // read the journal. Then: decided, other (an older run holds the claim), nobody or unknown
 	doSkip              // append that it is not run, as overlap. Then: added, other or unknown
 	doAsk               // ask the older run to end. Then: anything, or held by a pause: nothing was asked
@@ -82,6 +82,7 @@ const (
 	evAdded
 	evDone
 	evShut
+	evFull
 )
 
 const (
@@ -146,6 +147,8 @@ func (a *attempt) claimed(e event) {
 		a.state = stBegin
 	case evHeld:
 		a.state = stLook
+	case evFull: // the next look at the schedule tries again
+		a.state = stOver
 	default:
 		a.state = stPause
 	}

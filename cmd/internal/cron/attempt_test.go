@@ -10,7 +10,7 @@ import (
 func playAttempt(t *testing.T, a *attempt, input []byte) (steps []step) {
 	t.Helper()
 	possible := map[step][]event{
-		doClaim: {evOurs, evHeld, evUnknown}, doLook: {evDecided, evOther, evNobody, evUnknown},
+		doClaim: {evOurs, evHeld, evUnknown, evFull}, doLook: {evDecided, evOther, evNobody, evUnknown},
 		doSkip: {evAdded, evOther, evUnknown},
 		doAsk:  {evDone}, doPause: {evDone, evShut}, doBegin: {evAdded, evOther, evUnknown}, doCheck: {evOurs, evHeld},
 		doRun: {evDone},
@@ -108,6 +108,7 @@ func TestTheStepsOfAnAttempt(t *testing.T) {
 			[]step{doClaim, doBegin, doRun, doEnd, doLeave}},
 		"another was first": {attempt{}, []answer{evOurs, evOther, evDone},
 			[]step{doClaim, doBegin, doLeave}},
+		"there is no room":              {attempt{}, []answer{evFull, evDone}, []step{doClaim, doNothing}},
 		"another has decided meanwhile": {attempt{}, []answer{evHeld, evDecided}, []step{doClaim, doLook}},
 		"an answer was lost": {attempt{},
 			[]answer{evOurs, evUnknown, evOurs, evAdded, evDone, evAdded, evDone},

@@ -26,20 +26,25 @@ type attemptRun struct {
 func (l *jobLoop) attempt(a *attempt, h Hold, missed bool) {
 	s := &attemptRun{jobLoop: l, a: a, h: h, missed: missed,
 		run: Run{Job: l.job, ID: a.id, Name: runName(), Claim: l.job.claim(a.id.At, missed)}}
-	if !l.takeSlot() { // others may have room; the instant stays to be decided
-		if h != nil {
-			l.release(h)
-		}
-		l.e.log(l.job, a.id, "full", "", "no room for another command here")
-		l.sleep(time.Second)
+	if h != nil && !l.takeSlot() {
+		l.release(h)
+		s.full()
 		return
 	}
-	defer l.freeSlot()
 	for step := a.next(); step != doNothing; step = a.next() {
 		a.take(s.do(step))
 	}
 }
 
+// full tells that the attempt ends here. Others may have room; its instant stays to be decided.
+func (s *attemptRun) full() event {
+	s.e.log(s.job, s.a.id, "full", "", "no room for another command here")
+	s.sleep(time.Second)
+	return evFull
+}
+
+// takeSlot takes room for one command. It is taken with the claim and freed with it: what only
+// waits for its claim must not keep other jobs out.
 func (l *jobLoop) takeSlot() bool {
 	if l.e.slots == nil {
 		return true
@@ -93,6 +98,7 @@ func (s *attemptRun) do(what step) event {
 		s.append(s.end)
 		return evDone
 	case doLeave:
+		s.freeSlot() // first: who waits for the claim in this process has room then
 		s.release(s.h)
 		s.h = nil
 	}
@@ -133,18 +139,25 @@ func (s *attemptRun) claim() event {
 	default:
 	}
 	back := s.a.forbid && !s.a.mustRun && s.jobLoop.waits()
-	if back || s.a.tries > 0 { // it was held: a read costs the store less than a try
+	noRoom := s.e.slots != nil && len(s.e.slots) == cap(s.e.slots)
+	if back || noRoom || s.a.tries > 0 { // it was held: a read costs the store less than a try
 		if standing, err := s.standing(s.run.Claim); err != nil {
 			return evUnknown
 		} else if standing {
 			return evHeld
 		}
 	}
-	if back { // it is free, for what is older
+	switch {
+	case back: // it is free, for what is older
 		return evUnknown
+	case noRoom:
+		return s.full()
 	}
 	h, err := s.try(s.run.Claim)
 	switch {
+	case err == nil && !s.takeSlot():
+		s.release(h)
+		return s.full()
 	case err == nil:
 		s.h, s.claimed = h, s.e.o.Now()
 		return evOurs

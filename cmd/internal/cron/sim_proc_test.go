@@ -32,7 +32,7 @@ func (w *simWorld) spawn(n int, skew time.Duration) *simProc {
 		healed: closed(), holds: map[string]*simHold{}}
 	p.engine = New(Options{Journal: simJournal{p}, Claims: p, Runner: p.run, ID: p.id, Log: func(Event) {},
 		Now: p.now, Rand: w.float,
-		Spread: 100 * time.Millisecond, Look: 5 * time.Second, Attempt: 2 * time.Second, Max: 6, Pauses: w.pauses})
+		Spread: 100 * time.Millisecond, Look: 5 * time.Second, Attempt: 2 * time.Second, Max: w.room, Pauses: w.pauses})
 	go p.keep()
 	p.engine.Set(w.jobs)
 	return p

@@ -103,6 +103,7 @@ type simWorld struct {
 	store   *memstore.Store
 	guarded bool          // commands are ended by the deadline
 	longest time.Duration // of a pause or a partition
+	room    int           // commands at a time of each process
 	jobs    []*Job
 	procs   []*simProc
 	began   time.Time
@@ -129,7 +130,7 @@ const (
 
 func newSimWorld(t *testing.T, seed uint64, guarded bool) *simWorld {
 	w := &simWorld{T: t, rand: rand.New(rand.NewPCG(seed, 7)), store: memstore.New(memstore.Options{}),
-		guarded: guarded, longest: 15 * time.Second, began: time.Now(),
+		guarded: guarded, longest: 15 * time.Second, room: 6, began: time.Now(),
 		live: map[string]map[ID]int{}, ran: map[string]map[ID]int{}, count: map[string]int{}}
 	for i, set := range []func(*Job){
 		func(j *Job) { j.Spec, j.Overlap, j.Retries, j.RetryDelay = "*/3 * * * * *", Allow, 2, time.Second },
