@@ -26,7 +26,7 @@ type attemptRun struct {
 func (l *jobLoop) attempt(a *attempt, h Hold, missed bool) {
 	s := &attemptRun{jobLoop: l, a: a, h: h, missed: missed,
 		run: Run{Job: l.job, ID: a.id, Name: runName(), Claim: l.job.claim(a.id.At, missed)}}
-	if h != nil && !l.takeSlot() {
+	if h != nil && !s.takeSlot() {
 		l.release(h)
 		s.full()
 		return
@@ -45,21 +45,21 @@ func (s *attemptRun) full() event {
 
 // takeSlot takes room for one command. It is taken with the claim and freed with it: what only
 // waits for its claim must not keep other jobs out.
-func (l *jobLoop) takeSlot() bool {
-	if l.e.slots == nil {
+func (s *attemptRun) takeSlot() bool {
+	if s.e.slots == nil {
 		return true
 	}
 	select {
-	case l.e.slots <- struct{}{}:
+	case s.e.slots <- struct{}{}:
 		return true
 	default:
 		return false
 	}
 }
 
-func (l *jobLoop) freeSlot() {
-	if l.e.slots != nil {
-		<-l.e.slots
+func (s *attemptRun) freeSlot() {
+	if s.e.slots != nil {
+		<-s.e.slots
 	}
 }
 
@@ -320,7 +320,21 @@ func (e *Engine) count(n int) {
 
 // finish tells the end. Where another has declared the run lost, that stands: our lease was over,
 // and what ran had been killed.
+//
+// Who was frozen for long does not tell the end of a run that the journal has forgotten: where it
+// stands alone before much that has been removed, it looks as if nobody had decided about what lies
+// between.
 func (s *attemptRun) finish() event {
+	if s.stale() || s.jobLoop.uncertain(s.a.id.At, s.e.o.Now()) {
+		switch e, _ := s.endOf(s.a.id); e {
+		case evUnknown:
+			return e
+		case evOther:
+			s.e.log(s.job, s.a.id, "trouble", s.run.Name,
+				"the journal has forgotten this run; it ended as "+s.end.Verdict)
+			return evAdded
+		}
+	}
 	e := s.append(s.end)
 	switch e {
 	case evAdded: // one run counts once: who declares it lost has counted it

@@ -66,9 +66,11 @@
 // in the record is the one. A store that is down stops all decisions; commands go on until the
 // deadline and are ended then.
 //
-// Who was frozen so long that the journal has forgotten records meanwhile does nothing that is
-// older than the journal's oldest record: the journal is read again, back to whatever there is to
-// do about it, when the last look is more than 2 s old and the claim is held.
+// The journal keeps what is not over, and all that is newer. Who was frozen so long that it has
+// forgotten records meanwhile does nothing that is older than the journal's oldest record, nor what
+// others say is over (Record.Done): the oldest record may be a late one, with a hole behind it. The
+// journal is read again, back to whatever there is to do about it, when the last look is more than
+// 2 s old and the claim is held.
 //
 // # Clocks
 //

@@ -125,6 +125,8 @@ type jobLoop struct {
 	probed map[ID]time.Time // when a run that others began was last looked at
 	soon   bool             // look at the journal at once; guarded by mu
 	readAt time.Time        // guarded by mu
+	deepAt time.Time        // when it was read back to all that matters; guarded by mu
+	back   int              // how many records that were; guarded by mu
 	mixed  bool             // the job had another definition, here or elsewhere, in what was read; guarded by mu
 	edge   time.Time        // before it lie only instants that the journal may forget soon; guarded by mu
 }

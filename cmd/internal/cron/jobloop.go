@@ -1,6 +1,7 @@
 package cron
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -28,7 +29,7 @@ func (l *jobLoop) loop() {
 		}
 		if acting || !now.Before(look) {
 			look = now.Add(time.Duration((0.75 + l.e.o.Rand()/2) * float64(l.e.o.Look)))
-			if l.read() {
+			if l.readBack(!l.mayGlance(due)) {
 				l.carryOut()
 				fails = 0
 			} else {
@@ -69,12 +70,15 @@ func (l *jobLoop) pause(d time.Duration) bool {
 
 // read takes the journal in, as far back as there is something to do about it. False: the store did
 // not answer.
-func (l *jobLoop) read() bool {
+func (l *jobLoop) read() bool { return l.readBack(true) }
+
+// readBack does so, or, where it need not go deep, takes in the newest records alone.
+func (l *jobLoop) readBack(deep bool) bool {
 	began := l.e.o.Now()
 	l.mu.Lock()
 	sent := l.t.sent
 	l.mu.Unlock()
-	records, whole, err := l.records()
+	records, whole, err := l.records(deep)
 	if err != nil {
 		if !l.down.Swap(true) {
 			l.e.log(l.job, ID{}, "trouble", "", "the store does not answer: "+err.Error())
@@ -89,21 +93,75 @@ func (l *jobLoop) read() bool {
 		l.t.sent = time.Time{}
 	}
 	if whole && l.t.begins && len(v.records) > 0 {
-		l.t.forget(v.records[0].Key)
+		l.forget(v)
 	}
-	l.readAt, l.edge = began, time.Time{}
-	if n := len(v.records) - min(window, l.job.Keep/2); n >= 0 {
-		l.edge = v.records[n].Key.At
-	}
+	l.readAt, l.edge = began, v.edge(l.job.Keep)
 	def := l.job.Definition()
-	l.mixed = slices.ContainsFunc(v.records, func(r Record) bool { return r.Def != "" && r.Def != def })
+	l.mixed = !deep && l.mixed ||
+		slices.ContainsFunc(v.records, func(r Record) bool { return r.Def != "" && r.Def != def })
+	if deep {
+		concern := Key{At: l.t.concern()}.String()
+		l.deepAt, l.back = began, 0
+		for _, r := range records {
+			if r.Key >= concern {
+				l.back++
+			}
+		}
+	}
 	l.mu.Unlock()
 	return true
 }
 
-// records reads the newest records, and on back to the oldest that matters. Whole: there are no
-// older ones.
-func (l *jobLoop) records() (all []driver.Record, whole bool, err error) {
+// forget gives up what the journal has forgotten, and tells of what nobody had seen to its end.
+// l.mu is held.
+func (l *jobLoop) forget(v *view) {
+	lost := l.t.forget(v.records[0].Key, v.done(l.job.instants()))
+	if len(lost) == 0 {
+		return
+	}
+	missed := uint64(0)
+	for _, id := range lost {
+		if id.Attempt == 0 {
+			missed++
+		}
+	}
+	l.e.counters.Add(l.job.Name, Missed, missed)
+	l.e.log(l.job, lost[0], "trouble", "", fmt.Sprintf("from here on %d runs, retries and scheduled times are "+
+		"forgotten before their end: the journal keeps %d records at most", len(lost), maxKeep))
+}
+
+// keeps returns how many records the journal is to keep beside one more: those from the oldest
+// instant on that is not over, and some that others append meanwhile. Else a run that goes on for
+// long, a retry that is due late or a long time to catch up would be forgotten behind what came
+// after it.
+//
+// A record that does not say up to where all is over removes none, so that for what was removed
+// there is always a record that says so. Nor does one by who has not looked for a while: he does
+// not know how many are needed.
+func (l *jobLoop) keeps(r Record) int {
+	if r.Done.IsZero() || l.stale() {
+		return maxKeep
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return min(maxKeep, max(l.job.Keep, l.back+l.back/4+min(window, l.job.Keep/2)))
+}
+
+// mayGlance says whether a look at the newest records is enough for once: to read back to all that
+// matters takes many calls, and was done not long ago. What is recorded as missed without a claim
+// takes a full look; what begins takes one of its own.
+func (l *jobLoop) mayGlance(due []order) bool {
+	const page = 4 * window
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	since := l.e.o.Now().Sub(l.deepAt)
+	return l.back > 4*page && since >= 0 && since < time.Duration(l.back/page)*time.Second &&
+		!slices.ContainsFunc(due, func(o order) bool { return o.act == actSkip })
+}
+
+// records reads the newest records and, if deep, on back to the oldest that matters. Whole: there
+// are no older ones.
+func (l *jobLoop) records(deep bool) (all []driver.Record, whole bool, err error) {
 	l.mu.Lock()
 	begins, concern := l.t.begins, l.t.concern()
 	l.mu.Unlock()
@@ -117,6 +175,9 @@ func (l *jobLoop) records() (all []driver.Record, whole bool, err error) {
 		all = append(all, page...)
 		if len(page) < limit {
 			return all, true, nil
+		}
+		if !deep {
+			return all, false, nil
 		}
 		if !begins { // who begins takes it from the records what is left to be done
 			if concern = see(all).done(l.job.instants()); concern.IsZero() {
@@ -141,13 +202,13 @@ func (l *jobLoop) stale() bool {
 	return past > limit || wall > limit || wall < -limit
 }
 
-// uncertain says whether the journal has to be read again, since it was not since then: an instant
-// is among those that it may forget soon, or other processes have another definition of the job, so
-// that our claim keeps no run of theirs away.
+// uncertain says whether the journal has to be read again, since it was not in full since then: an
+// instant is among those that it may forget soon, or other processes have another definition of the
+// job, so that our claim keeps no run of theirs away.
 func (l *jobLoop) uncertain(at, since time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.readAt.Before(since) && (at.Before(l.edge) || l.mixed)
+	return l.deepAt.Before(since) && (at.Before(l.edge) || l.mixed)
 }
 
 func (l *jobLoop) isDue(id ID) bool {

@@ -37,7 +37,7 @@ func (l *jobLoop) append(r Record) event {
 	}
 	ctx, cancel := l.e.writeCall()
 	defer cancel()
-	there, added, err := l.e.o.Journal.Append(ctx, Prefix+l.job.Name, d, l.job.Keep)
+	there, added, err := l.e.o.Journal.Append(ctx, Prefix+l.job.Name, d, l.keeps(r))
 	if err != nil {
 		return evUnknown
 	}
@@ -150,34 +150,45 @@ func (l *jobLoop) probe(o order) {
 	if l.stale() && !l.read() || !l.isOpen(o.id) {
 		return
 	}
-	if e, end := l.endOf(o.id); e == evUnknown || h.Check() != nil {
-		return
-	} else if e == evNobody {
+	switch e, end := l.endOf(o.id); {
+	case h.Check() != nil:
+	case e == evNobody:
 		l.lost(o.id, o.begun.begin)
-	} else {
+	case e == evDecided:
 		l.mu.Lock() // it has left the window
 		v := &view{attempts: map[ID]*begun{}}
 		v.take(o.begun.begin)
 		v.take(end)
 		l.t.sees(v, o.id, v.attempts[o.id])
 		l.mu.Unlock()
+	case e == evOther:
+		l.mu.Lock()
+		delete(l.t.open, o.id)
+		l.mu.Unlock()
 	}
 }
 
-// endOf reads the end of an attempt: evDecided with it, evNobody if there is none.
+// endOf reads the end of an attempt that has begun: evDecided with it, evNobody if there is none,
+// evOther if the journal has forgotten the attempt.
 func (l *jobLoop) endOf(id ID) (event, Record) {
 	ctx, cancel := l.e.readCall()
 	defer cancel()
-	records, err := l.e.o.Journal.Records(ctx, Prefix+l.job.Name, id.key(kindLate).String(), 1)
+	records, err := l.e.o.Journal.Records(ctx, Prefix+l.job.Name, id.key(kindLate).String(), 2)
 	if err != nil {
 		return evUnknown, Record{}
 	}
+	begun := false
 	for _, d := range records {
-		if r, ok := ParseRecord(d); ok && r.Key == id.key(kindEnd) {
+		r, ok := ParseRecord(d)
+		if ok && r.Key == id.key(kindEnd) {
 			return evDecided, r
 		}
+		begun = begun || d.Key == id.key(kindBegin).String()
 	}
-	return evNobody, Record{}
+	if begun {
+		return evNobody, Record{}
+	}
+	return evOther, Record{}
 }
 
 // lost declares a run lost. The caller holds its claim.

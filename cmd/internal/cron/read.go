@@ -47,7 +47,7 @@ type JobInfo struct {
 	Last     *RunInfo   `json:"last,omitempty"` // that ran, or runs
 	// begun, and no end is told: one whose runner died is among them until that is found
 	Running []RunInfo      `json:"running"`
-	Results map[string]int `json:"results"` // of the records that are kept
+	Results map[string]int `json:"results"` // of the records that were read
 	// the newest hash of the job by each process that decided something
 	Definitions map[string]string `json:"definitions"`
 	// processes had different definitions at the same time, not one after the other
@@ -84,7 +84,8 @@ func ReadAll(ctx context.Context, st driver.Store, now time.Time) ([]JobInfo, er
 }
 
 // ReadJob returns a job and what became of its latest instants, the newest first, from at most
-// limit records (two each run). [ErrNoJob] if it has none.
+// limit records (two each run). What it says of the job goes back to the oldest run that has not
+// ended. [ErrNoJob] if it has none.
 func ReadJob(ctx context.Context, st driver.Store, name string, limit int, now time.Time) (JobInfo, []RunInfo, error) {
 	journal, ok := st.(driver.Journal)
 	switch {
@@ -100,9 +101,40 @@ func ReadJob(ctx context.Context, st driver.Store, name string, limit int, now t
 	if len(records) == 0 {
 		return JobInfo{}, nil, fmt.Errorf("%w: %s has no records", ErrNoJob, name)
 	}
+	runs := see(records).runs()
+	if records, err = unfinished(ctx, journal, name, records); err != nil {
+		return JobInfo{}, nil, err
+	}
 	v := see(records)
-	runs := v.runs()
-	return v.info(name, runs, now), runs, nil
+	return v.info(name, v.runs(), now), runs, nil
+}
+
+// unfinished returns the records and those behind them, back to where all is over, as they say: the
+// beginning of a run that hangs lies behind all that may not begin beside it. Where these are very
+// many, what is in between is left out.
+func unfinished(ctx context.Context, journal driver.Journal, name string, records []driver.Record) ([]driver.Record,
+	error,
+) {
+	const page, pages = 4 * window, 4
+	v := see(records)
+	done := v.done(v.sched())
+	for n := range pages + 1 {
+		before := records[len(records)-1].Key
+		if done.IsZero() || before <= (Key{At: done, Kind: kindGap}).String() {
+			break
+		}
+		if n == pages {
+			before = min(before, Key{At: done.Add(time.Second)}.String())
+		}
+		more, err := journal.Records(ctx, Prefix+name, before, page)
+		if err != nil {
+			return nil, err
+		}
+		if records = append(records, more...); len(more) < page {
+			break
+		}
+	}
+	return records, nil
 }
 
 func (v *view) info(name string, runs []RunInfo, now time.Time) JobInfo {

@@ -19,7 +19,7 @@ func TestTrackersThatBeginTogetherCountFromTheEarliest(t *testing.T) {
 	tr := trackerOf(t, nil).sees1(3)
 	later := rec{at: 15, kind: kindNote, verdict: Fresh}
 	tr.sees1(16, later)
-	tr.forget(later.key()) // the journal's oldest
+	tr.forget(later.key(), time.Time{}) // the journal's oldest
 	early := rec{at: 3, kind: kindNote, verdict: Fresh}
 	expect(t, "its own has arrived", tr.sees1(18, early, later).orders(18), "run 10.1")
 	other := trackerOf(t, nil).sees1(15)
@@ -47,7 +47,7 @@ func TestTrackerForgetsWithinAnInstant(t *testing.T) {
 		tr := trackerOf(t, set).sees1(12, failed...)
 		expect(t, "to be made", tr.orders(29), "run 10.2", "run 20.1")
 		tr.sees1(29, append([]rec{oldest}, ran(20)...)...)
-		tr.forget(oldest.key())
+		tr.forget(oldest.key(), time.Time{})
 		expect(t, oldest.key().String(), tr.orders(29))
 	}
 }

@@ -60,6 +60,7 @@ type tracker struct {
 	paused      bool
 	noted       time.Time // of the newest record about that
 	leap        time.Time // the cursor is here, since the job was paused then, and not by a record
+	rewound     time.Time // when it went back: what was said to be over before may not be
 	sent        time.Time // from where we have said to count, until the journal was read back to there
 	needsOrigin bool      // a record of the instant from which the schedule counts is to be written
 	wanted      map[time.Time]bool
@@ -83,6 +84,7 @@ func (t *tracker) observe(v *view, now time.Time) {
 	for id, a := range v.attempts {
 		t.sees(v, id, a)
 	}
+	t.believe(v)
 	t.advance(now)
 	for at := range v.wanted {
 		if t.wanted[at] = true; v.attempts[ID{at, 1}] != nil {
@@ -141,6 +143,21 @@ func (t *tracker) starts(v *view, now time.Time) {
 	}
 	if from, ok := v.origin(sched); ok && from.Before(t.from) {
 		t.rewind(from)
+		t.rewound = now
+	}
+}
+
+// believe gives up what others say is over, once there are many newer records: the journal may have
+// forgotten what became of it. Its oldest record does not tell: one that says how a run ended, by
+// who was frozen meanwhile, may stand before others that have been removed, and what lies between
+// would look as if nobody had decided about it, and run again.
+func (t *tracker) believe(v *view) {
+	over := v.done(t.job.instants())
+	if edge := v.edge(t.job.Keep); edge.Before(over) {
+		over = edge
+	}
+	if over.After(t.rewound) {
+		t.forget(Key{At: over}, over)
 	}
 }
 
@@ -199,14 +216,32 @@ func (t *tracker) concern() time.Time {
 // forget gives up what is older than the journal's oldest record: what became of it is not known
 // any more, so it must not be done again. The oldest may be the last word about a later attempt of
 // the same instant.
-func (t *tracker) forget(oldest Key) {
+//
+// It returns what was forgotten before its end, the oldest first, with attempt 0 for an instant
+// that nobody had decided. Up to done all was over, as a record says; zero: none does, and nothing
+// is known.
+func (t *tracker) forget(oldest Key, done time.Time) (lost []ID) {
+	gone := func(id ID) bool {
+		if id.key(kindBegin).String() >= oldest.String() {
+			return false
+		}
+		if !done.IsZero() && !id.At.Before(done) {
+			lost = append(lost, id)
+		}
+		return true
+	}
 	if t.cursor.Before(oldest.At) {
+		fresh, missed := t.undecided(oldest.At.Add(-time.Second))
+		for _, at := range append(missed, fresh...) {
+			gone(ID{At: at})
+		}
 		t.cursor = oldest.At
 	}
-	before := func(id ID) bool { return id.key(kindBegin).String() < oldest.String() }
-	maps.DeleteFunc(t.open, func(id ID, _ *begun) bool { return before(id) })
-	maps.DeleteFunc(t.retry, func(id ID, _ time.Time) bool { return before(id) })
-	maps.DeleteFunc(t.wanted, func(at time.Time, _ bool) bool { return before(ID{at, 1}) })
+	maps.DeleteFunc(t.open, func(id ID, _ *begun) bool { return gone(id) })
+	maps.DeleteFunc(t.retry, func(id ID, _ time.Time) bool { return gone(id) })
+	maps.DeleteFunc(t.wanted, func(at time.Time, _ bool) bool { return gone(ID{at, 1}) })
+	slices.SortFunc(lost, ID.compare)
+	return lost
 }
 
 // isDue says whether an attempt is still to be made.

@@ -165,7 +165,7 @@ func TestTrackerTriesAgain(t *testing.T) {
 	tr = trackerOf(t, set).sees1(12, lost...)
 	tr.sees1(19, ran(10)[:0]...)
 	expect(t, "remembered", tr.orders(19), "run 10.2")
-	tr.forget(Key{at(11), 1, kindBegin})
+	tr.forget(Key{at(11), 1, kindBegin}, time.Time{})
 	expect(t, "forgotten", tr.orders(19))
 	none := func(j *Job) { j.RetryOn = []string{Lost} }
 	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began},
@@ -264,5 +264,67 @@ func TestALongGapIsToldInFewRecords(t *testing.T) {
 	}
 	if steps > year/maxWalk+1 || records > (steps+1)*(eachSkip+1) {
 		t.Errorf("%d steps and %d records for %d instants", steps, records, year)
+	}
+}
+
+// The journal has forgotten how instants ended that this process does not know about, and has an
+// older record all the same: by who was frozen, and told late how a run had ended. What others say
+// is over is not done again.
+func TestWhatOthersSayIsOverIsNotDoneAgain(t *testing.T) {
+	job := trackerOf(t, nil).job
+	newer := func(done int) []Record {
+		all := []Record{{Key: Key{at(10), 1, kindEnd}, Verdict: OK}}
+		for s := 2000; s < 2000+10*window; s += 10 {
+			all = append(all, Record{Key: Key{at(s), 1, kindBegin}, Verdict: Missed, Sched: job.instants(),
+				Done: at(done)})
+		}
+		return all
+	}
+	const now = 2000 + 10*window - 5
+	for done, want := range map[int][]string{
+		1990: nil,
+		now:  nil, // as far as there are many newer records
+		945:  {"catchup 950.0"},
+	} {
+		tr := trackerOf(t, func(j *Job) { j.Retries = 1 }).sees1(15, append([]rec{fresh0}, ran(10)...)...)
+		tr.retry[ID{at(10), 2}] = at(20)
+		v := &view{attempts: map[ID]*begun{}}
+		for _, r := range newer(done) {
+			v.take(r)
+		}
+		tr.observe(v, at(now))
+		expect(t, fmt.Sprintf("over up to %d", done), tr.orders(now), want...)
+	}
+	// Whoever has just learned that it counts from earlier has that before it still.
+	tr := trackerOf(t, nil).sees1(1995)
+	v := &view{attempts: map[ID]*begun{}}
+	v.take(Record{Key: Key{at(1900), 0, kindNote}, Verdict: Fresh, Sched: job.instants()})
+	for _, r := range newer(1990)[1:] {
+		v.take(r)
+	}
+	tr.observe(v, at(now))
+	expect(t, "it counts from earlier", tr.orders(now), "catchup 1910.0")
+}
+
+// What the journal forgets before its end is told; what somebody says was over, or nobody knows
+// anything about, is not.
+func TestTrackerTellsWhatWasForgottenBeforeItsEnd(t *testing.T) {
+	failed := []rec{fresh0, {at: 10, attempt: 1, kind: kindBegin, verdict: Began},
+		{at: 10, attempt: 1, kind: kindEnd, verdict: Failed}, {at: 20, attempt: 1, kind: kindBegin, verdict: Began}}
+	for done, want := range map[int][]ID{
+		10: {{at(10), 2}, {at(20), 1}, {at(30), 0}, {at(40), 0}},
+		20: {{at(20), 1}, {at(30), 0}, {at(40), 0}},
+		40: {{at(40), 0}},
+		50: nil,
+	} {
+		tr := trackerOf(t, func(j *Job) { j.Retries = 1 }).sees1(25, failed...)
+		if lost := tr.forget(Key{at(50), 1, kindBegin}, at(done)); !slices.Equal(lost, want) {
+			t.Errorf("over up to %d: forgotten are %v, want %v", done, lost, want)
+		}
+		expect(t, "it is not made", tr.orders(55))
+	}
+	tr := trackerOf(t, nil).sees1(25, failed...)
+	if lost := tr.forget(Key{at(50), 1, kindBegin}, time.Time{}); lost != nil {
+		t.Errorf("nobody says what is over, and %v is told", lost)
 	}
 }

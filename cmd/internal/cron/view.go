@@ -19,6 +19,13 @@ type ID struct {
 
 func (i ID) key(kind string) Key { return Key{i.At, i.Attempt, kind} }
 
+func (i ID) compare(o ID) int {
+	if c := i.At.Compare(o.At); c != 0 {
+		return c
+	}
+	return i.Attempt - o.Attempt
+}
+
 // begun is one attempt as the journal has it.
 type begun struct {
 	id       ID
@@ -96,13 +103,18 @@ func (v *view) open() (all []*begun) {
 			all = append(all, a)
 		}
 	}
-	slices.SortFunc(all, func(a, b *begun) int {
-		if c := a.id.At.Compare(b.id.At); c != 0 {
-			return c
-		}
-		return a.id.Attempt - b.id.Attempt
-	})
+	slices.SortFunc(all, func(a, b *begun) int { return a.id.compare(b.id) })
 	return all
+}
+
+// sched returns the newest schedule that a record tells.
+func (v *view) sched() string {
+	for _, r := range slices.Backward(v.records) {
+		if r.Sched != "" {
+			return r.Sched
+		}
+	}
+	return ""
 }
 
 // since returns the records of a schedule since it was last changed, the newest first.
@@ -145,4 +157,13 @@ func (v *view) done(sched string) (upto time.Time) {
 		}
 	}
 	return upto
+}
+
+// edge returns before what there lie only instants that the journal may forget soon, of which keep
+// records are kept; zero: none.
+func (v *view) edge(keep int) (at time.Time) {
+	if n := len(v.records) - min(window, keep/2); n >= 0 {
+		at = v.records[n].Key.At
+	}
+	return at
 }
