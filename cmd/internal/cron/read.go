@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/pause"
 )
 
 // For `primacy cron status` and history, GET /v1/cron and GET /v1/cron/JOB: call [ReadAll] and
@@ -258,16 +259,13 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 		return time.Time{}, fmt.Errorf("%w: %s", ErrAlready,
 			map[bool]string{true: "it is paused", false: "it is not paused"}[info.Paused])
 	}
-	kind := kindNote
-	if verdict == Wanted {
-		kind = kindWant
-	}
 	records, err := journal.Records(ctx, Prefix+job, "", window)
 	if err != nil {
 		return time.Time{}, err
 	}
 	at := now.UTC().Truncate(time.Second)
-	noted := see(records).noted
+	v := see(records)
+	noted := v.noted
 	if verdict != Wanted && !at.After(noted) { // by a clock that is ahead of ours
 		at = noted.Add(time.Second)
 	}
@@ -276,12 +274,59 @@ func Mark(ctx context.Context, st driver.Store, job, verdict, by string, now tim
 			return time.Time{}, err
 		}
 	}
-	return mark(ctx, journal, job, kind, Record{Key: Key{At: at}, Verdict: verdict, Run: runName(), By: by,
-		When: now.UTC()})
+	r := Record{Key: Key{At: at}, Verdict: verdict, Run: runName(), By: by, When: now.UTC()}
+	if verdict != Wanted {
+		return mark(ctx, journal, job, kindNote, r, nextSecond)
+	}
+	place := func(at time.Time) (time.Time, error) { return v.place(ctx, st, info, at) }
+	if r.Key.At, err = place(at); err != nil {
+		return time.Time{}, err
+	}
+	return mark(ctx, journal, job, kindWant, r, func(at time.Time) (time.Time, error) {
+		return place(at.Add(time.Second))
+	})
 }
 
-// mark appends a record at the first second from its own on that has none of its kind.
-func mark(ctx context.Context, journal driver.Journal, job, kind string, r Record) (time.Time, error) {
+// place returns the second of an extra run, the first from at on that is no scheduled time of the
+// job, nor has a run: there it would be the scheduled one, and so be none. Of a job of every second
+// there is none, unless the job is paused: then no scheduled time runs.
+func (v *view) place(ctx context.Context, st driver.Store, info JobInfo, at time.Time) (time.Time, error) {
+	s, err := ParseSchedule(info.Schedule, info.Timezone)
+	if err != nil { // of a newer version
+		s = nil
+	}
+	if at, ok := v.free(at, s); ok {
+		return at, nil
+	}
+	all, err := pause.List(ctx, st)
+	if info.Paused || err == nil && pause.Strongest(all, Prefix+info.Job) != nil {
+		if at, ok := v.free(at, nil); ok {
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("%w: each of the next seconds is a scheduled time of the job", ErrAlready)
+}
+
+// free returns the first second from at on that has no run, nor is an instant of s; false: none is
+// near.
+func (v *view) free(at time.Time, s *Schedule) (time.Time, bool) {
+	for range 60 {
+		if v.attempts[ID{at, 1}] == nil && (s == nil || !s.Next(at.Add(-time.Second)).Equal(at)) {
+			return at, true
+		}
+		at = at.Add(time.Second)
+	}
+	return time.Time{}, false
+}
+
+// nextSecond is where a mark goes whose second has one.
+func nextSecond(at time.Time) (time.Time, error) { return at.Add(time.Second), nil }
+
+// mark appends a record at the first second from its own on that has none of its kind. Next says
+// which second comes after one.
+func mark(ctx context.Context, journal driver.Journal, job, kind string, r Record,
+	next func(time.Time) (time.Time, error),
+) (time.Time, error) {
 	for range 60 { // another mark of the same second
 		r.Key.Kind = kind
 		d, err := r.driver()
@@ -295,7 +340,9 @@ func mark(ctx context.Context, journal driver.Journal, job, kind string, r Recor
 		if added || string(there.Value) == string(d.Value) {
 			return r.Key.At, nil
 		}
-		r.Key.At = r.Key.At.Add(time.Second)
+		if r.Key.At, err = next(r.Key.At); err != nil {
+			return time.Time{}, err
+		}
 	}
 	return time.Time{}, errors.New("too many marks at once")
 }
@@ -304,7 +351,7 @@ func mark(ctx context.Context, journal driver.Journal, job, kind string, r Recor
 // runs would put the word since noted where nobody reads it.
 func stayPaused(ctx context.Context, journal driver.Journal, job, by string, noted, at, now time.Time) error {
 	r := Record{Key: Key{At: at}, Verdict: Paused, Run: runName(), By: by, When: now.UTC()}
-	at, err := mark(ctx, journal, job, kindNote, r)
+	at, err := mark(ctx, journal, job, kindNote, r, nextSecond)
 	if err != nil {
 		return err
 	}
@@ -316,7 +363,7 @@ func stayPaused(ctx context.Context, journal driver.Journal, job, by string, not
 		// meanwhile, by somebody else: that stands
 		if other.Verdict == Resumed && other.Key.At.After(noted) && other.Key.At.Before(at) {
 			r.Verdict, r.Run, r.Key.At = Resumed, runName(), at.Add(time.Second)
-			_, err = mark(ctx, journal, job, kindNote, r)
+			_, err = mark(ctx, journal, job, kindNote, r, nextSecond)
 		}
 	}
 	return err

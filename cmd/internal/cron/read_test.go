@@ -2,6 +2,7 @@ package cron
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/pause"
 )
 
 // noted returns a store whose journal of the job j has its first note.
@@ -97,6 +99,72 @@ func TestMarksOfOneSecond(t *testing.T) {
 	}
 	if !slices.Equal(all, []time.Time{at(10), at(11), at(12)}) {
 		t.Errorf("runs are wanted at %v", all)
+	}
+}
+
+// An extra run that is asked for in the second of a scheduled time is none of its own there: it is
+// put behind. Where each second is a scheduled time it is refused.
+func TestAnExtraRunIsNotTheScheduledOne(t *testing.T) {
+	for spec, want := range map[string][]int{
+		"*/10 * * * * *":          {21, 22},
+		"0-58 * * * * *":          {59, 119},
+		"20,22,23 * * * * *":      {21, 24},
+		"0 0 1 1 *":               {21, 22}, // it ran at 20, when it had another schedule
+		"* * * * * *":             nil,
+		"@every 1s":               nil,
+		"something newer than us": {21, 22},
+	} {
+		st := noted(t)
+		r := Record{Key: Key{at(20), 1, kindBegin}, Verdict: Began, When: at(20), Def: "d", Sched: "s", Spec: spec}
+		d, err := r.driver()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := st.Append(t.Context(), Prefix+"j", d, 300); err != nil {
+			t.Fatal(err)
+		}
+		var got []time.Time
+		for range max(1, len(want)) {
+			when, err := Mark(t.Context(), st, "j", Wanted, "op", at(20).Add(700*time.Millisecond))
+			if (err != nil) != (want == nil) || err != nil && !errors.Is(err, ErrAlready) {
+				t.Errorf("%s: %v", spec, err)
+			}
+			if err == nil {
+				got = append(got, when)
+			}
+		}
+		if !slices.EqualFunc(got, want, func(a time.Time, b int) bool { return a.Equal(at(b)) }) {
+			t.Errorf("%s: runs are wanted at %v, want %v", spec, got, want)
+		}
+	}
+}
+
+// A paused job of every second runs none of these: an extra run has its place among them.
+func TestAnExtraRunOfAPausedJobOfEverySecond(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		st := noted(t)
+		for s, r := range map[int]Record{19: {Verdict: Began, Def: "d", Sched: "s", Spec: "* * * * * *"},
+			20: {Verdict: Missed}} {
+			r.Key, r.When = Key{at(s), 1, kindBegin}, at(s)
+			d, err := r.driver()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := st.Append(t.Context(), Prefix+"j", d, 300); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if whole {
+			p := pause.Pause{Scope: "cron/", By: "ann", Reason: "drill"}
+			if _, err := pause.Set(t.Context(), st, p); err != nil {
+				t.Fatal(err)
+			}
+		} else if _, err := Mark(t.Context(), st, "j", Paused, "ann", at(19)); err != nil {
+			t.Fatal(err)
+		}
+		if when, err := Mark(t.Context(), st, "j", Wanted, "ann", at(20)); err != nil || !when.Equal(at(21)) {
+			t.Errorf("every job is paused: %v; the extra run is wanted at %v, %v", whole, when, err)
+		}
 	}
 }
 
