@@ -231,7 +231,7 @@ func (t *tracker) forget(oldest Key, done time.Time) (lost []ID) {
 		return true
 	}
 	if t.cursor.Before(oldest.At) {
-		fresh, missed := t.undecided(oldest.At.Add(-time.Second))
+		fresh, missed, _ := t.undecided(oldest.At.Add(-time.Second))
 		for _, at := range append(missed, fresh...) {
 			gone(ID{At: at})
 		}
@@ -298,7 +298,7 @@ func (t *tracker) due(now time.Time) (orders []order) {
 	if t.needsOrigin {
 		orders = append(orders, order{act: actOrigin, id: ID{At: t.cursor}})
 	}
-	fresh, missed := t.undecided(now)
+	fresh, missed, _ := t.undecided(now)
 	switch {
 	case len(missed) > 0 && t.job.Missed == Skip:
 		orders = append(orders, order{act: actSkip, id: ID{At: missed[0]}, skip: gather(missed)})
@@ -335,30 +335,39 @@ func (t *tracker) waits(now time.Time) bool {
 			return true
 		}
 	}
-	_, missed := t.undecided(now)
+	_, missed, _ := t.undecided(now)
 	return len(missed) > 0 && t.job.Missed != Skip && now.Sub(t.job.due(missed[0])) > 2*t.job.Late
 }
 
-// undecided returns the instants up to now that nobody has decided about.
-func (t *tracker) undecided(now time.Time) (fresh, missed []time.Time) {
-	next := t.job.schedule.Next
-	for at, n := next(t.cursor), 0; !at.IsZero() && !at.After(now) && n < maxWalk; at, n = next(at), n+1 {
+// undecided returns the oldest instants up to now that nobody has decided about. More: there are
+// others, that were missed as well.
+func (t *tracker) undecided(now time.Time) (fresh, missed []time.Time, more bool) {
+	at, n := t.job.schedule.Next(t.cursor), 0
+	for ; !at.IsZero() && !at.After(now) && n < maxWalk; at = t.job.schedule.Next(at) {
+		if upto := t.skippedTo(at); !upto.IsZero() {
+			at = upto
+			continue
+		}
+		if t.decided[at] { // these do not count: which one is the newest that was missed is to be known
+			continue
+		}
+		n++
 		switch due := t.job.due(at); {
-		case t.decided[at] || due.After(now) || !t.skippedTo(at).IsZero():
+		case due.After(now):
 		case now.Sub(due) > t.job.Late:
 			missed = append(missed, at)
 		default:
 			fresh = append(fresh, at)
 		}
 	}
-	return fresh, missed
+	return fresh, missed, n == maxWalk && !at.IsZero() && now.Sub(at) > t.job.Late
 }
 
 // catchUp says what becomes of what was missed: one instant to run now, if there is one, and what
 // is to be recorded as missed. Its caller holds the job's claim and has taken in the journal since.
 func (t *tracker) catchUp(now time.Time) (run time.Time, s skips) {
-	_, missed := t.undecided(now)
-	if len(missed) == maxWalk { // there is more: the oldest never run
+	_, missed, more := t.undecided(now)
+	if more { // the oldest never run
 		return time.Time{}, gather(missed)
 	}
 	can := missed

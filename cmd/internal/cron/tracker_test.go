@@ -240,6 +240,34 @@ func TestTrackerCatchesUp(t *testing.T) {
 	}
 }
 
+// Of more missed instants than one step looks at, with decided ones among them, the newest runs and
+// no other.
+func TestOfAVeryLongGapTheNewestRuns(t *testing.T) {
+	for name, decided := range map[string]int{"none": 0, "one": 1, "very many": maxWalk} {
+		tr := trackerOf(t, func(j *Job) { j.Spec = "* * * * * *" }).sees1(1, fresh0)
+		for s := range decided {
+			tr.decided[at(100+s)] = true
+		}
+		now, ran := 3*maxWalk, []time.Time(nil)
+		for range 10 {
+			run, s := tr.catchUp(at(now))
+			if s.gap != nil {
+				tr.gaps = append(tr.gaps, *s.gap)
+			}
+			if !run.IsZero() {
+				ran, s.each = append(ran, run), append(s.each, run)
+			}
+			for _, at := range s.each {
+				tr.decided[at] = true
+			}
+			tr.advance(at(now))
+		}
+		if want := at(now - 11); len(ran) != 1 || !ran[0].Equal(want) {
+			t.Errorf("%s decided: %v ran, want %v", name, ran, want)
+		}
+	}
+}
+
 // However long nobody was there, what is told of it is bounded, and so is the work of a step.
 func TestALongGapIsToldInFewRecords(t *testing.T) {
 	tr := trackerOf(t, func(j *Job) { j.Spec = "* * * * * *" })
