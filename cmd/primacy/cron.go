@@ -170,47 +170,66 @@ func (t *crontab) run(ctx context.Context) error {
 	t.signals = make(chan os.Signal, 16)
 	signal.Notify(t.signals, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
 	defer signal.Stop(t.signals)
-	opening, stop := context.WithCancel(ctx)
-	go t.cancelBy(opening, stop)
-	s, store, done, err := t.openSession(opening, primacy.Options{}, true)
-	interrupted := opening.Err() != nil
-	stop()
-	if err != nil {
-		if interrupted {
-			return nil
-		}
+	var s *primacy.Session
+	var store driver.Store
+	var done func()
+	end, again := t.whileOpening(ctx, func(ctx context.Context) {
+		s, store, done, err = t.openSession(ctx, primacy.Options{}, true)
+	})
+	switch {
+	case err != nil && end:
+		return nil
+	case err != nil:
 		return err
 	}
 	defer done()
+	if end {
+		return nil
+	}
 	e, err := t.engine(s, store, supervisor)
 	if err != nil {
 		return err
 	}
-	end, err := t.serveStatus(s, e, jobs)
+	endStatus, err := t.serveStatus(s, e, jobs)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer endStatus()
 	e.Set(jobs)
 	t.say("cron: %s runs %d %s", s.ID(), len(jobs), plural(len(jobs), "job", "jobs"))
+	if again {
+		t.reload(e)
+	}
 	t.follow(e)
 	return nil
 }
 
-// cancelBy ends the opening of the store on a signal: a store that does not answer must not keep
-// the process.
-func (t *crontab) cancelBy(ctx context.Context, stop context.CancelFunc) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case sig := <-t.signals:
-			if sig != syscall.SIGHUP {
-				stop()
+// whileOpening has the store opened, and says what signals asked for meanwhile: that the process
+// ends, which ends the opening, since a store that does not answer must not keep it; and that the
+// file is read again. A signal that it took is taken from those that follow answers.
+func (t *crontab) whileOpening(ctx context.Context, open func(context.Context)) (end, again bool) {
+	opening, stop := context.WithCancel(ctx)
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		for {
+			select {
+			case <-opening.Done():
 				return
+			case sig := <-t.signals:
+				if sig != syscall.SIGHUP {
+					end = true
+					stop()
+					return
+				}
+				again = true
 			}
 		}
-	}
+	}()
+	open(opening)
+	stop()
+	<-heard
+	return end || ctx.Err() != nil, again
 }
 
 // engine returns the engine on the session.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/cron"
@@ -102,6 +104,81 @@ func TestACronFileIsReadAgain(t *testing.T) {
 		t.Errorf("a job that has left the file ran %d times more", n-gone)
 	}
 	p.signal(syscall.SIGTERM).ends(0)
+}
+
+// What signals ask for while the store is opened is done, also where the opening succeeds all the
+// same; and one that comes too late for that is left for what follows.
+func TestSignalsWhileACronOpensItsStore(t *testing.T) {
+	for name, c := range map[string]struct {
+		signals    []os.Signal
+		end, again bool
+	}{
+		"none":              {nil, false, false},
+		"read the file":     {[]os.Signal{syscall.SIGHUP}, false, true},
+		"end":               {[]os.Signal{syscall.SIGTERM}, true, false},
+		"both":              {[]os.Signal{syscall.SIGHUP, syscall.SIGHUP, syscall.SIGINT}, true, true},
+		"end, and too late": {[]os.Signal{syscall.SIGTERM, syscall.SIGTERM}, true, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			tab := &crontab{signals: make(chan os.Signal, 16)}
+			ended := false
+			end, again := tab.whileOpening(t.Context(), func(ctx context.Context) {
+				for _, s := range c.signals {
+					tab.signals <- s
+				}
+				synctest.Wait()
+				ended = ctx.Err() != nil
+			})
+			if end != c.end || again != c.again || ended != c.end {
+				t.Errorf("%s: end %v, again %v; the opening ended: %v", name, end, again, ended)
+			}
+			if left := len(tab.signals); left != max(0, len(c.signals)-1) && name == "end, and too late" {
+				t.Errorf("%s: %d signals are left", name, left)
+			}
+		})
+	}
+}
+
+// The file is edited, and the process told so, while its store does not answer yet.
+func TestACronFileIsReadAgainThoughTheStoreWasBeingOpened(t *testing.T) {
+	w := cronWorld(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w = w.with("PRIMACY_STORE=etcd://" + l.Addr().String() + "/" + w.prefix)
+	file := w.cronFile("[jobs.one]\nschedule = \"@every 1s\"\ncommand = \"echo one\"\n")
+	p := w.start("cron", "-f", file)
+	first, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cronFile("[jobs.two]\nschedule = \"@every 1s\"\ncommand = \"echo two\"\n")
+	p.signal(syscall.SIGHUP)
+	go w.relay(first)
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go w.relay(in)
+		}
+	}()
+	p.tells("reloaded, 1 job").prints("two\n").signal(syscall.SIGTERM).ends(0)
+}
+
+// relay joins a connection with etcd.
+func (w *world) relay(in net.Conn) {
+	defer in.Close()
+	out, err := net.Dial("tcp", w.server.Addr())
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	go func() { _, _ = io.Copy(out, in) }()
+	_, _ = io.Copy(in, out)
 }
 
 func TestACronEndsWhatRuns(t *testing.T) {
