@@ -254,9 +254,12 @@ func (l *jobLoop) observe(v *view, asked time.Time) {
 	for _, r := range v.records {
 		if ahead := r.When.Sub(now); ahead > tolerable && !l.ahead[r.By] {
 			l.ahead[r.By] = true
-			l.e.log(l.job, ID{r.Key.At, r.Key.Attempt}, "clock", "",
-				"the clock of "+r.By+" is ahead of this machine's by "+ahead.Round(time.Second).String()+
-					": its jobs run early")
+			text := "the clock of " + r.By + " is ahead of this machine's by " + ahead.Round(time.Second).String() +
+				": its jobs run early"
+			if ahead > l.job.Late {
+				text += ", and times to come that it records as missed run nowhere"
+			}
+			l.e.log(l.job, ID{r.Key.At, r.Key.Attempt}, "clock", "", text)
 		}
 	}
 }

@@ -202,3 +202,37 @@ func TestHowManyRecordsAreKept(t *testing.T) {
 		}
 	})
 }
+
+// A machine whose clock was ahead has decided about scheduled times that are to come: they do not
+// run. An extra run does, and so does the job under another name.
+func TestTheWayOutAfterAClockThatWasAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, job, _ := pausedFleetOf(t, Once, OK, func(*Job) {})
+		w.procs = append(w.procs, w.spawn(2, time.Hour))
+		time.Sleep(time.Minute)
+		w.procs[2].heal()
+		before := w.ranOf(job.Name)
+		time.Sleep(10 * time.Minute)
+		if n := w.ranOf(job.Name); n > before+1 {
+			t.Errorf("%d ran: the docs say that none does", n-before)
+		}
+		before = w.ranOf(job.Name)
+		if _, err := Mark(t.Context(), w.store, job.Name, Wanted, "op", time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(15 * time.Second)
+		if n := w.ranOf(job.Name) - before; n != 1 {
+			t.Errorf("of one extra run that was asked for %d ran", n)
+		}
+		other := *job
+		other.Name = "tock"
+		for _, p := range w.procs {
+			p.engine.Set([]*Job{&other})
+		}
+		time.Sleep(5 * time.Minute)
+		if n := w.ranOf("tock"); n < 29 {
+			t.Errorf("of 30 scheduled times under another name %d ran", n)
+		}
+		w.finish()
+	})
+}
