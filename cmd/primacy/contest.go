@@ -197,5 +197,19 @@ func (r *runner) inTheWay(ctx context.Context) string {
 	if st, err := r.session.Election(r.name).State(ctx); err == nil && r.mustWait(st) {
 		return fmt.Sprintf("%s is not free: %s, %d waiting", r.called(), r.whoHolds(st), waiting(st))
 	}
-	return r.called() + " was not free"
+	return r.called() + " was not free" + r.nobodyHolds(ctx)
+}
+
+// nobodyHolds says, where nobody leads or holds, that the store may be why; else nothing.
+func (r *runner) nobodyHolds(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if st, err := r.session.Election(r.name).State(ctx); err != nil || len(holders(st)) > 0 {
+		return ""
+	}
+	does := "leads"
+	if r.lock {
+		does = "holds"
+	}
+	return ", and nobody " + does + " it: 'primacy doctor' says if the store lets nobody, as Redis does after a restart"
 }

@@ -138,6 +138,8 @@ func TestWhoWaitsWhileNobodyLeads(t *testing.T) {
 	waits("m", 2)
 	long.lockIsTaken(exitNotAcquired, "the lock m is not free: nobody holds it yet, 2 waiting",
 		"-n", "m", "echo", "never")
+	long.start("run", "--wait", "1", "o", "true").ends(exitNotAcquired).
+		complains("not leading o after 1s, and nobody leads it: 'primacy doctor' says if the store lets nobody")
 	w.start("leader", "n").ends(exitNo)
 	w.start("status", "n").ends(exitNo).says("nobody leads n").says("waits")
 	w.start("status").ends(0).says("(nobody)")
