@@ -58,7 +58,7 @@ func newDB(cfg *pgxpool.Config, c *schema) *db {
 	d := &db{schema: c, cfg: cfg, hosts: hostsOf(&cfg.ConnConfig.Config)}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error { // it tries one host after the other
-		lead(&c.Config, d.order.sorted(&c.Config)...)
+		lead(&c.Config, d.order.sorted(&c.Config, false)...)
 		return nil
 	}
 	return d

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -18,14 +19,9 @@ import (
 // full is how a server says that it takes no more connections.
 const full = "53300"
 
-const (
-	// beside is within what time the connection string's hosts are all being connected to, one
-	// beginning after the other.
-	beside = time.Second
-	// again is when a host that has refused is connected to once more while another is silent. It
-	// may be a standby that is being promoted.
-	again = 100 * time.Millisecond
-)
+// beside is within what time the connection string's hosts are all being connected to, one beginning
+// after the other, where no lease waits for it.
+const beside = time.Second
 
 // atHost is the key under which a connection of our own keeps which host it leads to.
 const atHost = "primacy.host"
@@ -63,17 +59,19 @@ type hostOrder struct {
 	silent  string // who let the last connection be made and then answered nothing
 }
 
-// sorted returns the hosts of a configuration: the primary first, and last who was silent. That one
-// may be a former primary that waits for its standby for ever.
-func (o *hostOrder) sorted(c *pgconn.Config) []host {
+// sorted returns the hosts of a configuration, the primary first. With doubt, who was silent comes
+// last instead: that one may be a former primary that waits for its standby for ever, or have been
+// slow once. So only who connects to all of them beside each other may doubt: a pool would wait for
+// a lost machine instead.
+func (o *hostOrder) sorted(c *pgconn.Config, doubt bool) []host {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	rank := func(h host) int {
-		switch h.key() {
-		case o.primary:
-			return 0
-		case o.silent:
+		switch key := h.key(); {
+		case doubt && key == o.silent:
 			return 2
+		case key == o.primary:
+			return 0
 		}
 		return 1
 	}
@@ -91,14 +89,17 @@ func (o *hostOrder) connected(key string) {
 	}
 }
 
-// answered notes that a host has answered a write over a connection of our own.
-func (o *hostOrder) answered(key string) {
+// answered notes that a host has answered a write over a connection of our own. It says whether
+// another one was the primary until then.
+func (o *hostOrder) answered(key string) (moved bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	moved = o.primary != "" && o.primary != key
 	o.primary = key
 	if o.silent == key {
 		o.silent = ""
 	}
+	return moved
 }
 
 // unanswered notes that a host has not answered a write in time.
@@ -106,19 +107,29 @@ func (o *hostOrder) unanswered(key string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.silent = key
-	if o.primary == key {
-		o.primary = ""
-	}
 }
+
+// isSilent says whether the last write that was sent to this host had no answer.
+func (o *hostOrder) isSilent(key string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return key == o.silent
+}
+
+// pauseAround returns a time of about d, other ones in other processes: a standby is asked by all
+// that wait for its promotion.
+func pauseAround(d time.Duration) time.Duration { return d + rand.N(d/2+1) }
 
 // connect opens a connection of our own to the primary. A host that has refused has the next one
 // begin at once; a silent one only holds it up: within the time given all have begun, and go on
 // beside each other. Were they tried one after the other, a lost machine would use up the time that
-// a lease has left. It fails once every host has.
-func (d *db) connect(ctx context.Context, within time.Duration) (*pgx.Conn, error) {
+// a lease has left. It fails once every host has. Where one is silent, those that have refused are
+// asked again and again, about each time within: one may be a standby that is being promoted. A host
+// that has answered no write is taken only if no other comes soon after it.
+func (d *db) connect(ctx context.Context, within time.Duration) (_ *pgx.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	hosts := d.order.sorted(&d.cfg.ConnConfig.Config)
+	hosts := d.order.sorted(&d.cfg.ConnConfig.Config, true)
 	type answer struct {
 		host int
 		conn *pgx.Conn
@@ -140,15 +151,32 @@ func (d *db) connect(ctx context.Context, within time.Duration) (*pgx.Conn, erro
 	begun, failed := 0, 0
 	next := time.NewTimer(0)
 	defer next.Stop()
+	var doubted *pgx.Conn // to a host that has answered no write
+	var longEnough <-chan time.Time
+	defer func() {
+		if err != nil {
+			discard(doubted)
+		}
+	}()
 	for {
 		select {
+		case <-longEnough:
+			return doubted, nil
 		case <-next.C:
 			go try(begun, 0)
 			if begun++; begun < len(hosts) {
 				next.Reset(within / time.Duration(len(hosts)))
 			}
 		case a := <-answers:
+			if a.err == nil && len(hosts) > 1 && d.order.isSilent(hosts[a.host].key()) {
+				doubted, longEnough = a.conn, time.After(within/2)
+				if failed == len(hosts)-1 {
+					return doubted, nil
+				}
+				continue
+			}
 			if a.err == nil {
+				discard(doubted)
 				d.order.connected(hosts[a.host].key())
 				return a.conn, nil
 			}
@@ -167,7 +195,7 @@ func (d *db) connect(ctx context.Context, within time.Duration) (*pgx.Conn, erro
 				return nil, a.err
 			}
 			if !answered || !final(pe) {
-				go try(a.host, again)
+				go try(a.host, pauseAround(within))
 			}
 		case <-ctx.Done():
 			return nil, errors.Join(append(errs, ctx.Err())...)

@@ -130,8 +130,8 @@ func (r *renewConn) borrow(ctx context.Context, sql string, args []any, scan fun
 func (r *renewConn) ask(ctx context.Context, sql string, args []any, scan func(pgx.Rows) error) error {
 	err := query(ctx, r.conn, sql, args, scan)
 	key, _ := r.conn.PgConn().CustomData()[atHost].(string)
-	if err == nil {
-		r.order.answered(key)
+	if err == nil && r.order.answered(key) {
+		r.pool.Reset() // its connections lead to the former primary
 	} else if r.resetIfSilent(ctx, err) {
 		r.order.unanswered(key)
 	}
