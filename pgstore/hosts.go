@@ -19,8 +19,8 @@ import (
 // full is how a server says that it takes no more connections.
 const full = "53300"
 
-// beside is within what time the connection string's hosts are all being connected to, one beginning
-// after the other, where no lease waits for it.
+// beside is within what time the connection string's hosts are all being connected to, one
+// beginning after the other, where no lease waits for it.
 const beside = time.Second
 
 // atHost is the key under which a connection of our own keeps which host it leads to.
@@ -124,8 +124,8 @@ func pauseAround(d time.Duration) time.Duration { return d + rand.N(d/2+1) }
 // begin at once; a silent one only holds it up: within the time given all have begun, and go on
 // beside each other. Were they tried one after the other, a lost machine would use up the time that
 // a lease has left. It fails once every host has. Where one is silent, those that have refused are
-// asked again and again, about each time within: one may be a standby that is being promoted. A host
-// that has answered no write is taken only if no other comes soon after it.
+// asked again and again, about each time within: one may be a standby that is being promoted. A
+// host that has answered no write is taken only if no other comes soon after it.
 func (d *db) connect(ctx context.Context, within time.Duration) (_ *pgx.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -27,7 +27,7 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 		return all
 	}
 	all = append(all, s.judged(srv)...)
-	if f, ok := s.heldOff(ctx, time.Now()); ok {
+	if f, ok := s.heldOff(ctx); ok {
 		all = append(all, f)
 	}
 	return append(all, s.tried(ctx, name))
@@ -35,26 +35,32 @@ func (s *Store) Examine(ctx context.Context, name string) []driver.Finding {
 
 // heldOff tells of a hold-off (guard.go): nobody new leads or gets a lock before its end, and no
 // other command says why.
-func (s *Store) heldOff(ctx context.Context, now time.Time) (f driver.Finding, ok bool) {
-	kept, err := s.calls.get().HMGet(ctx, s.base+"server", "calm", "since", "max").Result()
-	if err != nil || len(kept) != 3 {
+func (s *Store) heldOff(ctx context.Context) (f driver.Finding, ok bool) {
+	client := s.calls.get()
+	kept, err := client.HMGet(ctx, s.base+"server", "calm", "since").Result()
+	now, err2 := client.Time(ctx).Result()
+	if err != nil || err2 != nil || len(kept) != 2 {
 		return f, false // what follows says so, too
 	}
+	const clock = "15:04:05"
 	calm, since := time.UnixMilli(milliseconds(kept[0])), time.UnixMilli(milliseconds(kept[1]))
-	end := since.Add(time.Duration(milliseconds(kept[2])) * time.Millisecond) // where nothing was known, for that ttl
-	if calm.After(end) {
-		end = calm
+	if young := now.Sub(since); young < longestUsual && !calm.After(now) && milliseconds(kept[1]) > 0 {
+		return driver.Finding{Topic: "hold-off", Level: driver.Fine,
+			Found: fmt.Sprintf("the server was started or took over at %s: who asks with a ttl of more than the %v since "+
+				"then gets nothing before that is over", since.Format(clock), young.Round(time.Second))}, true
 	}
-	if !end.After(now) {
+	if !calm.After(now) {
 		return f, false
 	}
-	const clock = "15:04:05"
 	return driver.Finding{Topic: "hold-off", Level: driver.Warning,
-		Found: fmt.Sprintf("the server has taken over or was started at %s, and may have lost what it had acknowledged: "+
-			"nobody new leads or gets a lock before %s", since.Format(clock), end.Format(clock)),
+		Found: fmt.Sprintf("the server took over or was started at %s, and may have lost what it had acknowledged: "+
+			"nobody new leads or gets a lock before %s", since.Format(clock), calm.Format(clock)),
 		Advice: "wait: it is as long as the largest ttl of the last hours. If you know that nothing was lost, " +
 			"docs/redis.md, \"Restarts and failovers\", says how to end it"}, true
 }
+
+// longestUsual is the longest ttl that the library asks for.
+const longestUsual = 5 * time.Minute
 
 // milliseconds is what a field of {p}:server tells; 0 if there is none.
 func milliseconds(field any) int64 {

@@ -65,8 +65,8 @@ local steady=V[2] and since<=now and string.find(rep,'role:master',1,true) and s
 //
 // A token is at least the time. During a hold-off (guard.go) it is at least the time at which the
 // hold-off ends for the lease that claims: the clock that drew the lost tokens may have been ahead.
-// It is not later than that on account of another's larger ttl: by the time it holds, the time has
-// come to it, and a server that then loses everything draws larger ones.
+// A lease with a larger ttl that claims nothing makes it no later: a server that loses everything
+// soon after would draw smaller ones.
 const baseLua = `
 local function F(n) return string.format('%.0f',n) end
 local function draw(odd,ttl)

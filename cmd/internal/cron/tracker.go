@@ -108,10 +108,18 @@ func (t *tracker) pauses(v *view, now time.Time) {
 	case !t.paused && t.noted.After(t.cursor) && !t.noted.After(now):
 		t.cursor = t.noted
 	}
-	if over := v.done(t.job.instants()); !t.paused && !t.noted.Before(t.leap) || !over.Before(t.leap) {
+	over := v.done(t.job.instants())
+	resumed := !t.paused && !t.noted.Before(t.leap)
+	// A clock that is behind may have noted the resumption as before the leap. By now nobody else
+	// knows better of what lies before that, and no journal is trimmed as long as nothing is over.
+	long := !t.paused && now.Sub(t.leap) > leapAtMost
+	if resumed || long || !over.Before(t.leap) {
 		t.leap = time.Time{}
 	}
 }
+
+// leapAtMost is how long after a pause that has ended the time of its resumption may be missing.
+const leapAtMost = time.Hour
 
 // over returns up to where everything is decided, has ended and is not tried again; zero: that is
 // not known here.

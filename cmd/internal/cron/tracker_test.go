@@ -356,3 +356,23 @@ func TestTrackerTellsWhatWasForgottenBeforeItsEnd(t *testing.T) {
 		t.Errorf("nobody says what is over, and %v is told", lost)
 	}
 }
+
+// A machine whose clock is behind resumes a job, as of a time before the others saw it paused. What
+// is over is known all the same, later: else no journal would be trimmed any more.
+func TestAJobResumedByAClockThatIsBehindIsTrimmed(t *testing.T) {
+	recs := append([]rec{fresh0}, ran(10)...)
+	recs = append(recs, rec{at: 15, kind: kindNote, verdict: Paused})
+	tr := trackerOf(t, nil).sees1(33, recs...)
+	recs = append(recs, rec{at: 29, kind: kindNote, verdict: Resumed})
+	tr.sees1(36, recs...)
+	if over := tr.over(); !over.IsZero() {
+		t.Fatalf("all is over up to %v, though others may know of undecided times before the pause", over)
+	}
+	for s := 40; s < 4000; s += 10 {
+		recs = append(recs, ran(s)...)
+		tr.sees1(s+3, recs...)
+	}
+	if tr.over().IsZero() {
+		t.Error("an hour after the job was resumed it is not known what is over")
+	}
+}

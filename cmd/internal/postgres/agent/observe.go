@@ -58,8 +58,8 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 		}
 		line.Members = append(line.Members, core.Standing{Name: e.ID, Answer: said.Answer})
 	}
-	if a.seen.LastLSN == 0 { // it has heard no primary since it was started
-		a.seen.LastLSN = heard
+	if !a.gap.shown { // the primary says nothing: what is known of it is the most that anybody has heard
+		a.seen.LastLSN = max(a.seen.LastLSN, heard)
 	}
 	a.seen.Line = line
 	if newer {
@@ -309,6 +309,7 @@ func (a *Agent) ask(ctx context.Context) (s seenServer) {
 	for _, x := range senders {
 		if name, inc, ok := strings.Cut(x.Name, "@"); ok && x.State == "streaming" {
 			s.server.Senders = append(s.server.Senders, core.Sender{Flushed: x.Flushed,
+				Counts:   x.Kind == "quorum" || x.Kind == "sync",
 				Identity: core.Identity{Name: name, Incarnation: inc}})
 		}
 	}

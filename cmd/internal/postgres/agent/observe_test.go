@@ -64,6 +64,10 @@ func TestWhatTheOthersHaveHeardOfThePrimaryCounts(t *testing.T) {
 	if a.sawLine(t.Context(), line); a.seen.LastLSN != 700 {
 		t.Errorf("the primary's WAL has ended at %v, want 700", a.seen.LastLSN)
 	}
+	a.seen.LastLSN = 300 // as it was noted before a restart
+	if a.sawLine(t.Context(), line); a.seen.LastLSN != 700 {
+		t.Errorf("a value of its own that is older hides what the others have heard: %v", a.seen.LastLSN)
+	}
 	line.Leader = &primacy.Entry{ID: "d", Held: true, Value: said(Said{Phase: core.PhaseLeading, LSN: 600})}
 	if a.sawLine(t.Context(), line); a.seen.LastLSN != 600 {
 		t.Errorf("the primary says that its WAL ends at 600, and %v counts", a.seen.LastLSN)

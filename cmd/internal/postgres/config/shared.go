@@ -38,7 +38,8 @@ func Defaults() Shared {
 // Settings returns what package core decides by.
 func (s Shared) Settings() core.Settings {
 	return core.Settings{Durability: s.Durability, Acks: s.Acks, DropAfter: s.DropAfter, AloneAfter: s.AloneAfter,
-		MaxLag: s.MaxLag, Linger: 300 * time.Millisecond, StallAfter: 3 * time.Second}
+		MaxLag: s.MaxLag, Linger: 300 * time.Millisecond, StallAfter: 3 * time.Second,
+		ReplayAtMost: 10 * time.Minute}
 }
 
 // First returns the document of a new cluster. Patroni before 4.0 takes the synchronous_mode quorum

@@ -127,7 +127,7 @@ func (m *Member) follow(o Observation) Action {
 	case m.answer != nil:
 	case copied && (s.needsWAL || s.readTries > readTriesAtMost):
 		return Follow{r.Primary}
-	case s.readTries > ownReadsAtMost || m.state.Copied != 0 && s.readTries > readTriesAtMost:
+	case s.readTries > readTriesAtMost && (m.state.Copied != 0 || o.Now-s.readSince > o.Settings.ReplayAtMost):
 		return m.stopToRewind(o) // it lacks WAL that this primary may never have had
 	case !s.cutOff:
 		return Seal{}

@@ -33,15 +33,12 @@ const (
 )
 
 const (
-	readEvery       = 20 * time.Millisecond // between two tries to read where the WAL ends
-	readTriesAtMost = 100                   // then a copy is taken to need the WAL of who it was copied from
-	// Then data that are nobody's copy are taken to lack WAL, as those do that were put back from a
-	// backup; ten minutes. A server that has to sync many files takes SQL late, and names no file.
-	ownReadsAtMost = 30 * readTriesAtMost
-	retrySoon      = 200 * time.Millisecond // after an order that failed, the same is not given for so long
-	retryLater     = time.Second            // the same for a start, an initdb, a clone and a rewind
-	retryMost      = time.Minute            // a clone or a rewind that failed again and again
-	strayAfter     = 20 * time.Second       // without streaming, though the primary leads: rewind
+	readEvery       = 20 * time.Millisecond  // between two tries to read where the WAL ends
+	readTriesAtMost = 100                    // then a copy is taken to need the WAL of who it was copied from
+	retrySoon       = 200 * time.Millisecond // after an order that failed, the same is not given for so long
+	retryLater      = time.Second            // the same for a start, an initdb, a clone and a rewind
+	retryMost       = time.Minute            // a clone or a rewind that failed again and again
+	strayAfter      = 20 * time.Second       // without streaming, though the primary leads: rewind
 	// A checkpoint before the stop of a member that is to end; then it is stopped without.
 	checkpointAtMost = 30 * time.Second
 	switchoverLag    = 1 << 20 // bytes that a member may be behind for a switchover to it
@@ -276,7 +273,7 @@ func (m *Member) finish(do Action, d Done, o Observation) {
 			}
 		}
 	case Read:
-		m.read(d)
+		m.read(d, o.Now)
 	case Say:
 		if d.Err == nil {
 			m.said, m.saidAt = &do.Answer, o.Now
@@ -306,11 +303,13 @@ func (m *Member) finish(do Action, d Done, o Observation) {
 	}
 }
 
-func (m *Member) read(d Done) {
+func (m *Member) read(d Done, now time.Duration) {
 	if s := &m.server; d.Recovering != "" && d.Recovering != s.recovering {
 		s.recovering, s.readTries = d.Recovering, 0 // it replays its own WAL, and needs no other's for that
 	}
-	m.server.readTries++
+	if m.server.readTries++; m.server.readTries == 1 {
+		m.server.readSince = now
+	}
 	complete := d.Err == nil && d.Complete && m.server.cutOff
 	switch {
 	case complete && d.Position.Before(m.state.Last):

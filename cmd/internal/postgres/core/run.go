@@ -14,6 +14,7 @@ type serverRun struct {
 	streamsSince      time.Duration // in each look
 	needsWAL          bool          // rewound or cloned: it must follow to become consistent
 	readTries         int           // of where the WAL ends, since the last one that succeeded, or got on
+	readSince         time.Duration // when the first of these was
 	recovering        string        // the file of WAL that it replayed at the last try
 	bound             bool          // the guardian has confirmed that it ends by the term's deadline
 	// Until when commits could wait for another reason than that this machine does not reach its
@@ -103,18 +104,21 @@ func (s *serverRun) finish(do Action, d Done, o Observation) {
 // synchronous_commit = remote_apply for a standby that replays nothing, as one that is held up by a
 // query. Another primary would have to wait for the same.
 func (s *serverRun) copied(o Observation) bool {
+	if s.voters == nil || o.Server.Proven != s.setID || o.Server.LSN == 0 {
+		return false // a walsender that is frozen may wait for others than were set
+	}
+	sync := s.voters.Current()
 	var flushed []LSN
 	for _, x := range o.Server.Senders {
-		if slices.Contains(o.Record.Voters, x.Identity) {
+		if x.Counts && slices.Contains(sync.Names, x.Identity.String()) {
 			flushed = append(flushed, x.Flushed)
 		}
 	}
-	acks := max(1, min(o.Record.Acks, len(o.Record.Voters)))
-	if len(flushed) < acks || o.Server.LSN == 0 {
+	if sync.Kind != SyncAny || len(flushed) < sync.Acks {
 		return false
 	}
 	slices.Sort(flushed)
-	if flushed[len(flushed)-acks] < s.written {
+	if flushed[len(flushed)-sync.Acks] < s.written {
 		return false
 	}
 	s.written = o.Server.LSN

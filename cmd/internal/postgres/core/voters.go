@@ -203,6 +203,9 @@ type Settings struct {
 	Linger     time.Duration // see [Survey]
 	StallAfter time.Duration // how long commits wait while voters are alive before the primary hands over
 	MaxLag     LSN           // for Async, see [Survey]
+	// How long data that are nobody's copy may replay one file of WAL, or none yet, before they are
+	// taken to lack WAL, as those may that were put back from a backup: the server is rewound.
+	ReplayAtMost time.Duration
 }
 
 // Wanted is what the voters should be.
@@ -217,6 +220,7 @@ type Wanted struct {
 type Sender struct {
 	Identity
 	Flushed LSN
+	Counts  bool // what it has flushed releases commits, by the SSN that its walsender has loaded
 	NoSync  bool // must not be waited for
 	// What people chose: the highest is promoted, and a NoFailover never.
 	Priority   int

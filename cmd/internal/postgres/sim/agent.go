@@ -497,7 +497,8 @@ func (a *agent) observe() core.Observation {
 	}
 	for _, x := range s.senders {
 		if x.flushed >= 0 {
-			v.Senders = append(v.Senders, core.Sender{Identity: x.to, Flushed: core.LSN(x.flushed)})
+			v.Senders = append(v.Senders, core.Sender{Identity: x.to, Counts: true,
+				Flushed: core.LSN(x.flushed)})
 		}
 	}
 	return o

@@ -67,6 +67,8 @@ func (n *node) join() {
 	n.killAgent()
 	n.kill()
 	switch noted := d.state.Noted; {
+	case noted == (core.Noted{}) && d.data == core.DataEmpty:
+		d.state = core.State{} // it has no data, and waits for a token of the former life: state.json is removed
 	case !r.Succeeds(noted): // it knows nothing of a former life, or has joined already: adopt refuses
 	case d.data == core.DataReady && !r.Keeps(noted, d.wal.position().Timeline):
 		d.cut(0)

@@ -51,7 +51,7 @@ func newPlan(w *World) plan {
 			core.Async}[r.IntN(7)],
 		Acks:      1 + r.IntN(max(1, p.nodes-1)),
 		DropAfter: w.between(500*ms, 3000*ms), AloneAfter: w.between(2000*ms, 10000*ms),
-		Linger: 50 * ms, StallAfter: 3 * time.Second, MaxLag: 5,
+		Linger: 50 * ms, StallAfter: 3 * time.Second, MaxLag: 5, ReplayAtMost: time.Minute,
 	}
 	for range p.nodes {
 		p.priority = append(p.priority, r.IntN(2))
