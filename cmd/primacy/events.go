@@ -17,6 +17,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/shards"
 )
 
 // event is one line of --events: what happened, and what is known of it. 64-bit numbers are
@@ -53,7 +54,7 @@ func reasonOf(err error, own bool) primacy.Reason {
 		return r
 	case errors.Is(err, supervise.ErrTooLate):
 		return primacy.Expired
-	case errors.As(err, &sig):
+	case errors.As(err, &sig), errors.Is(err, shards.ErrLeft):
 		return shown.Stopped
 	case errors.As(err, &e) && e.code == exitLost:
 		return shown.Unreachable

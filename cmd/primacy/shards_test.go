@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/shards"
 )
 
@@ -97,6 +99,11 @@ func TestShardsJoinAndLeave(t *testing.T) {
 	a.signal(syscall.SIGTERM).ends(0).complains("leaving n: others take its shards")
 	w.spread("b:6") // a third that joined would wait until what has moved has rested, for a minute
 	b.signal(syscall.SIGTERM).ends(0)
+	var last shown.Term // that of the only member, which nobody takes over from
+	out := w.start("history", "n/0001", "--limit", "1", "-o", "ndjson").ends(0).out.String()
+	if last = decode[shown.Term](w, out); last.Reason != primacy.Resigned || last.ID != "b" {
+		t.Errorf("the last term of a shard that b had: %+v", last)
+	}
 	w.never()
 	w.killAll()
 }

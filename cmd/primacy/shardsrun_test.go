@@ -7,8 +7,21 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/shards"
 )
+
+// A member that was asked to leave has not failed.
+func TestWhoLeavesAGroupWasStopped(t *testing.T) {
+	left := &primacy.EndedError{Name: "n/0001", Token: 7, Cause: shards.ErrLeft}
+	for _, began := range []bool{true, false} {
+		if got := reasonOf(left, began); got != shown.Stopped {
+			t.Errorf("its hooks and events hear %q", got)
+		}
+	}
+}
 
 func TestSignalsFromBeforeACommandAreForgotten(t *testing.T) {
 	signals := make(chan os.Signal, 16)

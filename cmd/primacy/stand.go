@@ -14,6 +14,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/core"
+	"github.com/primacy-go/primacy/shards"
 )
 
 // live opens the session and stands, until it is all over.
@@ -150,7 +151,8 @@ func (r *runner) explain(term *primacy.Term, err error) {
 			r.status.Code != 0 && !r.ending.Load())
 	case r.started && err == nil:
 		term.Explain("the command's guardian was killed", true)
-	case err != nil && primacy.ReasonOf(err) == "": // else the term's own end says it
+	case errors.Is(err, shards.ErrLeft): // no failure: the term's own end says it
+	case err != nil && primacy.ReasonOf(err) == "": // else the same
 		var sig signalled
 		term.Explain(oneLine(err), !errors.As(err, &sig))
 	}
