@@ -2,6 +2,7 @@ package driver
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -15,6 +16,9 @@ var (
 	// ErrRefused says that the store will not do it, now or when asked again: wrong password, no
 	// permission, a value too large, a server too old. Nothing happened.
 	ErrRefused = errors.New("the store refused")
+	// ErrSlots is the [ErrRefused] of a shared claim where others have another number of slots: not
+	// the store is wrong, but one of those who asked.
+	ErrSlots = fmt.Errorf("%w", ErrRefused)
 	// ErrNoSuccessor answers a Transfer to a claim that does not wait in the line. The name was not
 	// given up.
 	ErrNoSuccessor = errors.New("is not waiting for this election")

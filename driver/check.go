@@ -65,10 +65,10 @@ func IsFinal(err error) bool {
 	return errors.Is(err, ErrGone) || errors.Is(err, ErrTaken) || errors.Is(err, ErrRefused) || errors.Is(err, ErrNoSuccessor)
 }
 
-// Misfit is the [ErrRefused] for a shared claim of name with want slots where those in its line
+// Misfit is the [ErrSlots] for a shared claim of name with want slots where those in its line
 // have others.
 func Misfit(name string, have, want int) error {
-	return fmt.Errorf("%s is shared with %s, not %s: %w", name, slotsText(have), slotsText(want), ErrRefused)
+	return fmt.Errorf("%s is shared with %s, not %s: %w", name, slotsText(have), slotsText(want), ErrSlots)
 }
 
 func slotsText(n int) string {

@@ -44,7 +44,6 @@ import (
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/k8sstore"
-	"github.com/primacy-go/primacy/pgstore"
 	"github.com/primacy-go/primacy/redisstore"
 	"github.com/primacy-go/primacy/redlockstore"
 	"github.com/primacy-go/primacy/zkstore"
@@ -66,7 +65,7 @@ var kinds map[string]kind
 
 func init() {
 	etcd := opener(etcdConfig, etcdstore.Open)
-	postgres := opener(postgresConfig, pgstore.Open)
+	postgres := opener(postgresConfig, openPostgres)
 	redis := opener(redisConfig, redisstore.Open)
 	redlock := opener(redlockConfig, redlockstore.Open)
 	zookeeper := opener(zkConfig, zkstore.Open)

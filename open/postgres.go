@@ -1,9 +1,14 @@
 package open
 
 import (
+	"context"
+	"errors"
 	"net/url"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/pgstore"
 )
 
@@ -43,4 +48,24 @@ func postgresConfig(a address) (c pgstore.Config, err error) {
 	}
 	c.DSN = u.String()
 	return c, a.err
+}
+
+// openPostgres opens the store. What the driver or the server does not know of the URL is an
+// ErrURL: a service manager would start a program again and again that took it for a store that
+// refuses.
+func openPostgres(ctx context.Context, c pgstore.Config) (*pgstore.Store, error) {
+	st, err := pgstore.Open(ctx, c)
+	if err == nil || !errors.Is(err, driver.ErrRefused) {
+		return st, err
+	}
+	config, unusable := pgxpool.ParseConfig(c.DSN)
+	if unusable != nil {
+		return nil, bad("%s", strings.TrimSuffix(err.Error(), ": "+driver.ErrRefused.Error()))
+	}
+	for option := range config.ConnConfig.RuntimeParams { // the server says which of them it does not take
+		if strings.Contains(err.Error(), `"`+option+`"`) {
+			return nil, bad("%v", err)
+		}
+	}
+	return nil, err
 }

@@ -299,7 +299,7 @@ func TestALockLostOrTakenAwayStopsTheCommand(t *testing.T) {
 		next := w.start("lock", "--id", "second", "n", "sh", "-c", "echo up; sleep 1000").tells("waits for the lock n")
 		w.awaitLine("n", 2)
 		if flags[0] != "-x" {
-			w.start("resign", "n").ends(exitUnreachable).inOneLine().complains("that claim is shared")
+			w.start("resign", "n").ends(exitUsage).inOneLine().complains("n is a lock that several share")
 			p.signal(syscall.SIGTERM).ends(0)
 			next.prints("up").signal(syscall.SIGTERM).ends(128 + 15)
 			continue
@@ -448,7 +448,10 @@ func TestASemaphoresLine(t *testing.T) {
 	w.rows("n", "holds, slot of 2 a", "holds, slot of 2 b", "waits 1, slot of 2 c")
 	w.start("lock", "--slots", "2", "-n", "n",
 		"true").ends(exitNotAcquired).complains("a and 1 more hold it, 1 waiting")
-	w.start("lock", "--slots", "3", "n", "true").ends(exitUnreachable).complains("2 slots", "3 slots")
+	w.start("lock", "--slots", "3", "n", "true").ends(exitUsage).complains("2 slots", "3 slots")
+	for _, verb := range [][]string{{"resign", "n"}, {"transfer", "n", "--to", "c"}} {
+		w.start(verb...).ends(exitUsage).inOneLine().complains("n is a lock that several share")
+	}
 	a.signal(syscall.SIGTERM).ends(128 + 15)
 	c.tells("c holds the lock n")
 	b.signal(syscall.SIGTERM).ends(128 + 15)

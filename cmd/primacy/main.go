@@ -17,6 +17,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/driver"
 )
 
 // Exit codes: what is below 121 is the command's own status (128+n: it died of signal n), what is
@@ -99,6 +100,8 @@ func codeOf(err error) int {
 	switch {
 	case errors.As(err, &e):
 		return e.code
+	case errors.Is(err, driver.ErrSlots): // an ErrRefused too, but no later start would do better
+		return exitUsage
 	case errors.Is(err, primacy.ErrUnreachable), errors.Is(err, primacy.ErrRefused):
 		return exitUnreachable
 	}

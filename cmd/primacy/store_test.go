@@ -111,6 +111,9 @@ func TestVerbsOnEveryStore(t *testing.T) {
 			w.crons()
 			w.sidecar()
 			w.examined()
+			if name == "postgres" { // which its server must say
+				w.start("status", "--store", w.store+"&foo=bar").ends(exitUsage).inOneLine().complains(`"foo"`)
+			}
 		})
 	}
 }

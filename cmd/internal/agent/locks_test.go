@@ -87,7 +87,7 @@ func TestSlotsAndReaders(t *testing.T) {
 	one := take("/v1/locks/sem", `{"slots":2}`)
 	take("/v1/locks/sem", `{"slots":2}`)
 	s.want(409, "held", s.ask("POST", "/v1/locks/sem", `{"slots":2}`))
-	s.want(502, "store-refused", s.ask("POST", "/v1/locks/sem", `{"slots":3}`)) // all must name the same number
+	s.want(409, "slots-differ", s.ask("POST", "/v1/locks/sem", `{"slots":3}`)) // all must name the same number
 	s.want(200, "", s.ask("DELETE", "/v1/locks/sem", "", "Primacy-Token", one.String()))
 	take("/v1/locks/sem", `{"slots":2}`)
 	clear(tokens)
@@ -212,6 +212,15 @@ func TestAStoreWithoutAJournalOffersNoFence(t *testing.T) {
 	t.Parallel()
 	s := newAgentOn(t, struct{ driver.Store }{memstore.New(memstore.Options{})}, Options{})
 	s.want(501, "not-offered", s.ask("POST", "/v1/fence/x", `{"token":"1"}`))
+}
+
+// Not the store is at fault, so no client should try again as after a 502.
+func TestALockThatOthersShareInAnotherWay(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{})
+	s.want(200, "", s.ask("POST", "/v1/locks/n", `{"slots":2,"id":"a"}`))
+	s.want(409, "slots-differ", s.ask("POST", "/v1/locks/n", `{"slots":3,"id":"b"}`))
+	s.want(400, "invalid", s.ask("POST", "/v1/elections/n/resign", `{}`))
 }
 
 func TestAnIDWithAnotherTTL(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // change; TestProblems holds docs/serve.md to them.
 var Problems = []health.Kind{health.NotFound, health.BadMethod, health.Invalid,
 	badJSON, unauthorized, peerRefused, crossSite, hostRefused, badMedia, tooLarge,
-	held, tooLate, noLeader, notStanding, duplicateID, notHeld, noJob, stale, idInUse, notOffered, refused,
+	held, tooLate, noLeader, notStanding, duplicateID, notHeld, noJob, stale, idInUse, slotsDiffer, notOffered, refused,
 	unreachable, stopping, tooMany, internal}
 
 var (
@@ -33,6 +33,7 @@ var (
 	stale        = kind("stale-token", http.StatusPreconditionFailed, "a larger token has been seen")
 	noJob        = kind("no-such-job", http.StatusNotFound, "no process has ever had a job of that name")
 	idInUse      = kind("ttl-differs", http.StatusConflict, "the candidate of that id has another ttl")
+	slotsDiffer  = kind("slots-differ", http.StatusConflict, "others share the lock with another number of slots")
 	notOffered   = kind("not-offered", http.StatusNotImplemented, "the store cannot do that")
 	refused      = kind("store-refused", http.StatusBadGateway, "the store refused, and would again")
 	unreachable  = kind("store-unreachable", http.StatusServiceUnavailable, "the store does not answer")
@@ -54,6 +55,7 @@ func kindOf(err error) health.Kind {
 		{primacy.ErrNotInLine, notStanding}, {primacy.ErrDuplicateID, duplicateID},
 		{primacy.ErrNoLeader, noLeader}, {primacy.ErrHeld, held},
 		{primacy.ErrInvalid, health.Invalid},
+		{driver.ErrSlots, slotsDiffer}, // before what it is too
 		{primacy.ErrRefused, refused}, {primacy.ErrClosed, stopping}, {primacy.ErrUnreachable, unreachable},
 		{driver.ErrGone, notHeld},
 	} {

@@ -214,7 +214,8 @@ func (m *Mover) end(ctx context.Context, e *primacy.Election, token primacy.Toke
 // Ask asks for the end of the term under only, or of whoever leads if that is 0. It lets to, or who
 // is next, be elected as a move does: the library alone knows no groups. It does not wait for the
 // end, and returns the token of the term that was asked. The errors are ErrNobodyFollows, and those
-// of primacy.Election.Ask. A driver.ErrGone says that another term leads than the one under only.
+// of primacy.Election.Ask; a lock that is shared is an ErrInvalid. A driver.ErrGone says that
+// another term leads than the one under only.
 func (m *Mover) Ask(ctx context.Context, e *primacy.Election, to string, only primacy.Token) (primacy.Token, error) {
 	for asked := primacy.Token(0); ; {
 		st, err := e.State(ctx)
@@ -227,6 +228,9 @@ func (m *Mover) Ask(ctx context.Context, e *primacy.Election, to string, only pr
 			return 0, driver.ErrGone
 		case st.Leader == nil:
 			return 0, primacy.ErrNoLeader
+		case st.Leader.Slots != 0: // the store would refuse, as if it were at fault
+			return 0, fmt.Errorf("%w: %s is a lock that several share: only one that is held alone can be asked for; "+
+				"stop a holder where it runs", primacy.ErrInvalid, e.Name())
 		}
 		asked = st.Leader.Token
 		r := primacy.Request{To: to, Reason: m.Reason, By: m.by(), Token: asked, Automatic: to == ""}
