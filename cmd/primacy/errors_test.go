@@ -91,7 +91,7 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"cron", "staus"}, "", "did you mean cron status?"},
 		{[]string{"help", "staus"}, "", `help: unknown command "staus" for "primacy"; did you mean status?`},
 		{[]string{"schema"}, "PRIMACY_STORE=embedded:", "schema: give --store postgres://"},
-		{[]string{"run", "n", "true"}, "XDG_RUNTIME_DIR=/dev/null", "folder for the state file: "},
+		{[]string{"run", "n", "true"}, "XDG_RUNTIME_DIR=/dev/null", "set XDG_RUNTIME_DIR to a folder of your own"},
 		{[]string{"dev", "--store", "etcd://h"}, "", "it must be embedded:DIR"},
 	} {
 		if few(4, i) {

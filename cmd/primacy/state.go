@@ -148,14 +148,25 @@ func (f *stateFile) remove() {
 	_ = f.lock.Close()
 }
 
-// runtimeDir is a folder that only this user can read.
+// runtimeDir is a folder that only this user can read. After a plain su, XDG_RUNTIME_DIR is the
+// folder of the user who was there before: then it is as if it were not set.
 func runtimeDir() (string, error) {
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("primacy-%d", os.Getuid()))
-	if x := os.Getenv("XDG_RUNTIME_DIR"); x != "" {
-		dir = filepath.Join(x, "primacy")
+	temp := filepath.Join(os.TempDir(), fmt.Sprintf("primacy-%d", os.Getuid()))
+	x := os.Getenv("XDG_RUNTIME_DIR")
+	if x == "" {
+		return ownDir(temp)
 	}
+	dir, err := ownDir(filepath.Join(x, "primacy"))
+	if errors.Is(err, os.ErrPermission) {
+		return ownDir(temp)
+	}
+	return dir, err
+}
+
+// ownDir makes the folder where there is none, and refuses one that others could write to.
+func ownDir(dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("folder for the state file: %w", err)
+		return "", fmt.Errorf("folder for the state file: %w; set XDG_RUNTIME_DIR to a folder of your own", err)
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -105,5 +106,32 @@ func TestAStateFileOfTheSameProcessID(t *testing.T) {
 	sweepStates(filepath.Join(dir, "primacy"))
 	if left, err := os.ReadDir(filepath.Join(dir, "primacy")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v %v", left, err)
+	}
+}
+
+// After a plain su, XDG_RUNTIME_DIR is the folder of the user before: this one may not enter it.
+func TestTheRuntimeFolderOfAnotherUserIsPassedOver(t *testing.T) {
+	theirs, temp := t.TempDir(), t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", theirs)
+	t.Setenv("TMPDIR", temp)
+	own := filepath.Join(temp, fmt.Sprintf("primacy-%d", os.Getuid()))
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check(os.Mkdir(own, 0o700))
+	if os.Getuid() == 0 { // who may enter every folder: this thread may not, for a moment
+		check(os.Chmod(filepath.Dir(theirs), 0o711))
+		check(os.Chmod(theirs, 0o700))
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		check(syscall.Setfsuid(65534))
+		defer func() { check(syscall.Setfsuid(0)) }()
+	} else {
+		check(os.Chmod(theirs, 0o500))
+	}
+	if got, err := runtimeDir(); err != nil || got != own {
+		t.Errorf("got %q, %v, want %s", got, err, own)
 	}
 }
