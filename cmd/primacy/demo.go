@@ -60,7 +60,7 @@ type demo struct {
 }
 
 func runDemo(ctx context.Context, a *app, keep bool) error {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := untilInterrupted(ctx)
 	defer stop()
 	dir, err := os.MkdirTemp("", "primacy-demo-")
 	if err != nil {
@@ -107,6 +107,12 @@ func runDemo(ctx context.Context, a *app, keep bool) error {
 		<-ctx.Done()
 	}
 	return nil
+}
+
+// untilInterrupted returns a context that a signal ends, also the one that says that nobody reads
+// what is shown any more (demo | head). That would end this process at once, and leave its folder.
+func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 }
 
 func (d *demo) failed(ctx context.Context, err error) error {

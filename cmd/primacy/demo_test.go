@@ -210,6 +210,16 @@ func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 	w.start("demo", "surplus").ends(exitUsage).inOneLine()
 }
 
+// A pipe whose reader is gone ends it as ^C does: SIGPIPE would leave its folder, and all nodes.
+func TestADemoThatNobodyReadsLeavesNothing(t *testing.T) {
+	t.Parallel()
+	oneDemo(t)
+	w := plainWorld(t)
+	w.startShell("primacy demo | head -n 1").ends(0).says("an embedded store is running")
+	w.eventually("no process of the demo is left", func() bool { return len(w.processes()) == 0 })
+	noDemoIn(w)
+}
+
 func TestDevIsAStoreForOthers(t *testing.T) {
 	t.Parallel()
 	w := plainWorld(t)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -74,7 +73,7 @@ func (o *postgresDemoOptions) run(ctx context.Context, a *app) error {
 	if os.Geteuid() == 0 {
 		return o.dropped(ctx, a)
 	}
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := untilInterrupted(ctx)
 	defer stop()
 	dir, parent := o.dir, os.Getppid()
 	if dir == "" {
