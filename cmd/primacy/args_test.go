@@ -86,6 +86,20 @@ func TestAClosedOutputIsTold(t *testing.T) {
 	}
 }
 
+// An answer that nobody can have got is none: a script would take it for one that is empty.
+func TestAnAnswerThatIsLostIsAnError(t *testing.T) {
+	w := newWorld(t)
+	for line, want := range map[string]string{
+		"primacy status >&-":         "standard output: it is closed",
+		"primacy version >&-":        "standard output: it is closed",
+		"primacy help >/dev/full":    "standard output: write /dev/stdout: no space left on device",
+		"primacy lock -h >/dev/full": "standard output: write /dev/stdout: no space left on device",
+	} {
+		w.startShell(line).ends(exitUsage).inOneLine().complains(want)
+	}
+	w.startShell("primacy status >/dev/null").ends(0)
+}
+
 // startShell runs a line of a shell.
 func (w *world) startShell(line string) *prog {
 	w.Helper()

@@ -79,11 +79,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			return exitUsage
 		}
 	}
+	help := &heard{to: stdout} // cobra's own writer of pages looks at no error
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(help)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	c, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = unheard(c, help, stdout)
+	}
 	if err == nil {
 		return 0
 	}
@@ -272,5 +276,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == callbacks.KeeperArg {
 		callbacks.KeeperMain() // does not return
 	}
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	var stdout io.Writer = os.Stdout
+	if closedOutput(os.Stdout) {
+		stdout = &heard{}
+	}
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, stdout, os.Stderr))
 }
