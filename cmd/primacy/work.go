@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -113,6 +114,10 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	copied()
 	cancel()
 	wg.Wait()
+	if r.status.Cause == supervise.CauseGuardianLost { // -q leaves errors
+		fmt.Fprintf(r.stderr, "primacy: %s: the command's guardian was killed or frozen, so the command was killed\n",
+			clean(r.name))
+	}
 	if r.status.Killed {
 		r.report(event{Event: "killed", Token: term.Token()})
 	}

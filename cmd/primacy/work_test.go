@@ -61,6 +61,16 @@ func TestNobodyReadsStderr(t *testing.T) {
 	}
 }
 
+// Nothing else on the terminal says why the command is gone.
+func TestAKilledGuardianIsTold(t *testing.T) {
+	w := newWorld(t)
+	p := w.start("run", "-q", "n", "sh", "-c", upAndSleep).prints("up")
+	if err := syscall.Kill(p.guardian(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(128 + 9).complains("n: the command's guardian was killed")
+}
+
 // Whoever read what it says has gone: that is the end of neither the leader nor its command.
 func TestTheReaderOfStderrIsGone(t *testing.T) {
 	w := newWorld(t)
