@@ -13,7 +13,8 @@ import (
 )
 
 // Schema returns the SQL that creates what the store of a postgres:// URL needs, for whoever may
-// run it where the program's own user may not. It does not connect. Any other URL is an ErrURL.
+// run it where the program's own user may not. If the URL has a user, the SQL also gives him the
+// rights to use it. It does not connect. Any other URL is an ErrURL.
 func Schema(rawURL string) (string, error) {
 	a, err := parse(rawURL)
 	if err != nil {
@@ -29,6 +30,9 @@ func Schema(rawURL string) (string, error) {
 	sql := pgstore.Schema(c.Prefix)
 	if sql == "" {
 		return "", bad("schema=%s is not the name of a schema: use 1 to 63 bytes", c.Prefix)
+	}
+	if a.user != "" {
+		sql += pgstore.Grants(c.Prefix, a.user)
 	}
 	return sql, nil
 }

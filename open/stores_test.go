@@ -34,6 +34,19 @@ func TestPostgresURLs(t *testing.T) {
 	}
 }
 
+// The program's own user may not create the schema, and had no rights to what another created.
+func TestTheSchemaGivesTheUserOfTheURLHisRights(t *testing.T) {
+	without, err := Schema("postgres://h/db?schema=house")
+	if err != nil || strings.Contains(without, "GRANT") {
+		t.Errorf("without a user: %v\n%s", err, without)
+	}
+	with, err := Schema("postgres://app:CANARY@h/db?schema=house")
+	if err != nil || !strings.HasPrefix(with, without) || strings.Contains(with, "CANARY") ||
+		strings.Count(with[len(without):], `TO "app";`) != 3 {
+		t.Errorf("with a user: %v\n%s", err, with[min(len(without), len(with)):])
+	}
+}
+
 func TestRedisURLs(t *testing.T) {
 	a, err := parse("rediss://:p@h/3?prefix=x&replicas=2")
 	if err != nil {

@@ -28,6 +28,8 @@ func advice(err error, store string) string {
 		return fmt.Sprintf("; give the password: --store %s://:PASSWORD@HOST, or the option password-file=FILE", scheme)
 	case says("NOPERM"):
 		return "; docs/redis.md and docs/redlock.md have the rights that the user needs"
+	case strings.HasPrefix(scheme, "postgres") && says("permission denied") && !says("primacy schema"):
+		return "; 'primacy schema --store postgres://USER@HOST/DATABASE' prints the SQL that gives USER the rights"
 	}
 	return ""
 }

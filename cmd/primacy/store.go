@@ -280,7 +280,8 @@ func schemaCommand(a *app) *cobra.Command {
 		Use:   "schema",
 		Short: "Print the SQL that a PostgreSQL store needs",
 		Long: `Print the SQL that creates what --store postgres://… needs, without connecting. It is for a
-database in which the program's own user may not create tables. A user who may runs it, in one transaction:
+database in which the program's own user may not create tables. If the URL has a user, it also gives that user
+the rights that the program needs; the user must exist. A user who may runs it, in one transaction:
 
   primacy schema --store postgres://app@db/app | psql -1 -v ON_ERROR_STOP=1 postgres://admin@db/app`,
 		Args: cobra.NoArgs,

@@ -426,15 +426,16 @@ func TestTheSchemaIsPrinted(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, pgtest.Options{})
 	w := plainWorld(t)
-	sql := w.start("schema", "--store", server.URL()+"&schema=house").ends(0).out.String()
-	server.Exec(sql)
-	server.Exec(`CREATE ROLE app LOGIN; GRANT USAGE ON SCHEMA house TO app;
-		GRANT ALL ON ALL TABLES IN SCHEMA house TO app; GRANT ALL ON ALL SEQUENCES IN SCHEMA house TO app`)
 	at := strings.Split(server.URL(), "@")[1]
+	server.Exec("CREATE ROLE app LOGIN")
+	server.Exec(w.start("schema", "--store", "postgres://app@"+at+"&schema=house").ends(0).out.String())
 	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n", "echo",
 		"led").ends(0).says("led\n")
 	w.start("run", "--store", "postgres://app@"+at+"&schema=other", "n",
 		"true").ends(exitUnreachable).inOneLine().complains("primacy schema")
+	server.Exec("REVOKE SELECT ON ALL TABLES IN SCHEMA house FROM app")
+	w.start("run", "--store", "postgres://app@"+at+"&schema=house&migrate=false", "n",
+		"true").ends(exitUnreachable).inOneLine().complains("permission denied", "primacy schema --store")
 	w.start("schema", "--store", "redis://h").ends(exitUsage).inOneLine().complains("has no schema")
 }
 
