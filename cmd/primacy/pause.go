@@ -299,7 +299,8 @@ func foretell(ctx context.Context, a *app, scope string) error {
 	fmt.Fprintln(a.stdout, pauseText(p))
 	switch {
 	case len(effects) == 0 && p.NoElections:
-		fmt.Fprintln(a.stdout, "nobody stands for anything that it covers; candidates that wait for its end stand then")
+		fmt.Fprintln(a.stdout, "nobody stands for anything that it covers, and no 'primacy run' waits for its end; "+
+			"other programs that wait stand then")
 	case len(effects) == 0:
 		fmt.Fprintln(a.stdout, "nobody stands for anything that it covers: nothing will happen")
 	}
@@ -334,7 +335,11 @@ func effectsOf(ctx context.Context, s *primacy.Session, st driver.Store, p pause
 		effects = append(effects, effectJSON{e.Name, effect})
 	}
 	if p.NoElections {
-		effects = append(effects, leaderless(ctx, s, st, p, names)...)
+		waiting, err := leaderless(ctx, st, p, names, left)
+		if err != nil {
+			return nil, err
+		}
+		effects = append(effects, waiting...)
 	}
 	jobs, err := heldJobs(ctx, st, p)
 	effects = append(effects, jobs...)
@@ -342,20 +347,50 @@ func effectsOf(ctx context.Context, s *primacy.Session, st driver.Store, p pause
 	return effects, err
 }
 
-// leaderless tells of the elections of a pause without elections that were led in the last day, and
-// that nobody stands for now.
-func leaderless(ctx context.Context, s *primacy.Session, st driver.Store, p pauses.Pause, standing map[string]bool,
-) (effects []effectJSON) {
-	states := []primacy.State{}
-	for name := range standing {
-		states = append(states, primacy.State{Name: name})
+// leaderless tells of the elections of a pause without elections that nobody stands for, and for
+// which somebody has said that it waits for the end of the pause. Left are the other pauses.
+func leaderless(ctx context.Context, st driver.Store, p pauses.Pause, standing map[string]bool, left []pauses.Pause,
+) (effects []effectJSON, err error) {
+	j, ok := st.(driver.Journal)
+	if !ok {
+		return nil, nil
 	}
-	for _, past := range deserted(ctx, s, st, p.Scope, states).last {
-		if name := past[0].Name; p.Covers(name) {
-			effects = append(effects, effectJSON{name, "nobody leads; whoever waits for its end is elected"})
+	journals, err := j.Journals(ctx, healthJournals+p.Scope)
+	if err != nil {
+		return nil, err
+	}
+	names := slices.DeleteFunc(journals, func(journal string) bool {
+		name := strings.TrimPrefix(journal, healthJournals)
+		return !p.Covers(name) || standing[name]
+	})
+	names = names[:min(len(names), mostSick)]
+	waits := make([][]heldBack, len(names))
+	eachOf(len(names), func(i int) {
+		names[i] = strings.TrimPrefix(names[i], healthJournals)
+		_, waits[i] = outside(ctx, st, names[i])
+	})
+	for i, name := range names {
+		effect, next := "", pauses.Strongest(left, name)
+		switch n := len(waits[i]); {
+		case n == 0:
+			continue
+		case next != nil && next.NoElections:
+			effect = "it stays paused: " + pauseText(*next)
+		case n == 1:
+			effect = fmt.Sprintf("nobody leads; %s waits, and is elected", clean(waits[i][0].ID))
+		default:
+			effect = fmt.Sprintf("nobody leads; of %d that wait one is elected: %s", n, listed(idsOf(waits[i])))
 		}
+		effects = append(effects, effectJSON{name, effect})
 	}
-	return effects
+	return effects, ctx.Err()
+}
+
+func idsOf(waits []heldBack) (ids []string) {
+	for _, h := range waits {
+		ids = append(ids, h.ID)
+	}
+	return ids
 }
 
 // heldJobs tells of the jobs of cron that the pause holds.

@@ -58,7 +58,7 @@ func TestNobodyNewIsElectedWhilePaused(t *testing.T) {
 		p.Scope != "n" || !p.NoElections || p.Reason != "the database moves" || p.Until == nil {
 		t.Errorf("leader -o json has the pause %+v", p)
 	}
-	w.start("resume", "n", "--dry-run").ends(0).prints("n: nobody leads; whoever waits")
+	w.start("resume", "n", "--dry-run").ends(0).says("n: nobody leads; of 2 that wait one is elected: b, late\n")
 	w.start("pause").ends(0).prints("n is paused by ")
 	w.start("resume", "n").ends(0).prints("n is resumed")
 	w.start("pause").ends(0).says("nothing is paused\n")
