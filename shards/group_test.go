@@ -208,6 +208,9 @@ func TestMembersJoin(t *testing.T) {
 		if n := w.moves(); n != 0 {
 			t.Errorf("%d shards moved at the start", n)
 		}
+		if st := w.status(); st.Moves == nil {
+			t.Error("JSON has null for no moves")
+		}
 		w.join("d", Options{})
 		time.Sleep(10 * time.Second)
 		w.wantOwns(map[string]int{"a": 12, "b": 12, "c": 12, "d": 12})
@@ -763,7 +766,8 @@ func TestReadOfWhatIsNoGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Read(t.Context(), s, "tenants"); !errors.Is(err, primacy.ErrInvalid) {
+		if _, err := Read(t.Context(), s, "tenants"); !errors.Is(err, primacy.ErrInvalid) ||
+			!strings.Contains(err.Error(), "no group of shards: x, who has it, announces what is no member's record") {
 			t.Errorf("Read of an election: %v", err)
 		}
 		g, err := New(s, "tenants", 1, nil)

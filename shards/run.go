@@ -89,8 +89,8 @@ func (g *Group) admitted(ctx context.Context) error {
 	r, err := decodeRecord(st.Leader.Value)
 	switch {
 	case err != nil:
-		return fmt.Errorf("shards %s: %w: its leader %s has left %w; use a name of its own for the group", g.name,
-			primacy.ErrInvalid, st.Leader.ID, err)
+		return fmt.Errorf("shards %s: %w: it is no group of shards: %s, who has it, announces %w; "+
+			"use a name of its own for the group", g.name, primacy.ErrInvalid, st.Leader.ID, err)
 	case r.Shards != g.n:
 		return g.otherNumber(*st.Leader, r)
 	}

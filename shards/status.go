@@ -94,15 +94,16 @@ func StatusOf(ctx context.Context, session *primacy.Session, line primacy.State,
 	}
 	r, err := decodeRecord(line.Leader.Value)
 	if err != nil {
-		return Status{}, fmt.Errorf("shards %s: %w: its leader %s has left %w", name, primacy.ErrInvalid,
-			line.Leader.ID, err)
+		return Status{}, fmt.Errorf("shards %s: %w: it is no group of shards: %s, who has it, announces %w", name,
+			primacy.ErrInvalid, line.Leader.ID, err)
 	}
 	gone, err := readAbsences(ctx, session.Store(), name, time.Now())
 	if err != nil {
 		return Status{}, err
 	}
 	now := observe(name, r.Shards, line, lines, gone)
-	st := Status{Name: name, Shards: now.owners(), Assigner: line.Leader.ID, Epoch: line.Leader.Token, AsOf: line.AsOf}
+	st := Status{Name: name, Shards: now.owners(), Members: []Member{}, Moves: []Move{},
+		Assigner: line.Leader.ID, Epoch: line.Leader.Token, AsOf: line.AsOf}
 	a, _ := decodeAnnouncement(r.Plan, r.Shards) // one that does not plan yet has none
 	now.describe(&st, a)
 	return st, nil

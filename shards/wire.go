@@ -50,10 +50,10 @@ func (r record) encode() []byte {
 
 func decodeRecord(b []byte) (r record, err error) {
 	if err := json.Unmarshal(b, &r); err != nil {
-		return r, fmt.Errorf("not a member's record: %w", err)
+		return r, fmt.Errorf("what is no member's record (%w)", err)
 	}
 	if r.Shards < 1 || r.Shards > MaxShards {
-		return r, fmt.Errorf("not a member's record: %d shards", r.Shards)
+		return r, fmt.Errorf("what is no member's record (%d shards)", r.Shards)
 	}
 	return r, nil
 }

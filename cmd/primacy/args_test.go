@@ -97,7 +97,7 @@ func TestAnAnswerThatIsLostIsAnError(t *testing.T) {
 	} {
 		w.startShell(line).ends(exitUsage).inOneLine().complains(want)
 	}
-	w.startShell("primacy status >/dev/null").ends(0)
+	w.startShell("primacy status >/dev/null && primacy help completion >/dev/null").ends(0)
 }
 
 // startShell runs a line of a shell.

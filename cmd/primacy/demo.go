@@ -39,7 +39,14 @@ killed with SIGKILL, the next one frozen with SIGSTOP, the third asked to resign
 the end is counted from what the workers themselves wrote: a line every 5 ms while they act. Exit 0 if there was
 never more than one.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runDemo(cmd.Context(), a, keep) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, flag := range []string{"store", "id", "ttl", "output"} { // variables are for other runs
+				if slices.Contains(a.typed, flag) {
+					return fmt.Errorf("demo: leave out --%s: it has a store, candidates and a picture of its own", flag)
+				}
+			}
+			return runDemo(cmd.Context(), a, keep)
+		},
 	}
 	c.Flags().BoolVar(&keep, "keep", false, "leave it running at the end, to play with")
 	return c

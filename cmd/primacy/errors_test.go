@@ -90,6 +90,11 @@ func TestWhatCannotWorkIsOneLineAndExit125(t *testing.T) {
 		{[]string{"staus"}, "", `unknown command "staus" for "primacy"; did you mean status?`},
 		{[]string{"cron", "staus"}, "", "did you mean cron status?"},
 		{[]string{"help", "staus"}, "", `help: unknown command "staus" for "primacy"; did you mean status?`},
+		{[]string{"run", "--shards", "0", "n", "true"}, "", "--shards 0: use 1 to 10000"},
+		{[]string{"run", "--ttl", "5s", "--stop-timeout", "10s", "n", "true"}, "",
+			"--stop-timeout 10s is too long for --ttl 5s: use at most 2.5s"},
+		{[]string{"demo", "-o", "json"}, "", "demo: leave out --output"},
+		{[]string{"demo", "--ttl", "5s"}, "", "demo: leave out --ttl"},
 		{[]string{"schema"}, "PRIMACY_STORE=embedded:", "schema: give --store postgres://"},
 		{[]string{"run", "n", "true"}, "XDG_RUNTIME_DIR=/dev/null", "set XDG_RUNTIME_DIR to a folder of your own"},
 		{[]string{"dev", "--store", "etcd://h"}, "", "it must be embedded:DIR"},
@@ -127,7 +132,8 @@ func TestWhatTheStoreCannotKeepIsOneLineAndExit125(t *testing.T) {
 		"true").ends(exitUsage).complains("the id has 300 bytes, more than 255")
 	w.start("run", "--value", strings.Repeat("x", 100_000), "n", "true").ends(exitUsage).inOneLine().
 		complains("the value has 100000 bytes, more than 4096")
-	w.start("run", "--stop-timeout", "1h", "n", "true").ends(exitUsage).inOneLine().complains("grace")
+	w.start("run", "--stop-timeout", "1h", "n", "true").ends(exitUsage).inOneLine().
+		complains("--stop-timeout 1h0m0s is too long")
 	if got := w.line("n"); len(got) > 0 {
 		t.Errorf("%q stands in the line", got[0].Key)
 	}

@@ -73,6 +73,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if len(args) == 1 && args[0] == "--version" { // no flag of all verbs: PRIMACY_VERSION would set it
 		args = []string{"version"}
 	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd(args...)
 	if len(args) > 1 && args[0] == "help" { // cobra's own says it in a page, and exits 0
 		if _, _, err := root.Find(args[1:]); err != nil {
 			fmt.Fprintf(a.stderr, "primacy: help: %s\n", oneLine(err))

@@ -18,6 +18,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/core"
 )
 
 func runCommand(a *app) *cobra.Command {
@@ -321,6 +322,9 @@ func (r *runner) run(ctx context.Context) error {
 	if r.wait < 0 || r.stopTimeout < 0 {
 		return fmt.Errorf("--wait and --stop-timeout must not be negative")
 	}
+	if err := r.stopsInTime(); err != nil {
+		return err
+	}
 	if err := r.check(r.lock); err != nil {
 		return err
 	}
@@ -367,6 +371,17 @@ func (r *runner) run(ctx context.Context) error {
 	err = r.liveBy(ctx)
 	endReports(err)
 	return err
+}
+
+// stopsInTime refuses a --stop-timeout that leaves no time to renew the lease. The library's own
+// words for it are none that a user of the program has met.
+func (r *runner) stopsInTime() error {
+	t := core.Timing{Grace: r.stopTimeout}.Fill(r.ttl)
+	if most := t.Span() - t.Every - 2*t.Attempt; r.stopTimeout > most && most > 0 {
+		return fmt.Errorf("--stop-timeout %v is too long for --ttl %v: use at most %v, or a longer --ttl",
+			r.stopTimeout, r.ttl, most)
+	}
+	return nil
 }
 
 // beginReports opens --events and the service manager, before anything is stood for, and returns

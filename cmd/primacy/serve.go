@@ -364,8 +364,8 @@ func (s *server) listeners(ctx context.Context) (api map[net.Listener]bool, err 
 		}
 		s.open = append(s.open, l)
 	}
-	if len(s.open) == 0 {
-		return nil, errors.New("nothing to listen on: --socket none needs --listen or --health-listen")
+	if len(s.open)+len(s.etcd.open) == 0 {
+		return nil, errors.New("nothing to listen on: --socket none needs --listen, --etcd-api or --health-listen")
 	}
 	return api, nil
 }

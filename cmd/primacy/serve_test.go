@@ -403,6 +403,8 @@ func TestServeAnswersEtcdsClients(t *testing.T) {
 
 func TestServeGuardsItsEtcdAPI(t *testing.T) {
 	w := newWorld(t)
+	alone := w.start("serve", "--socket", "none", "--etcd-api", "127.0.0.1:0").tells("serving etcd's")
+	alone.signal(syscall.SIGTERM).ends(0)
 	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api",
 		"0.0.0.0:0").ends(exitUsage).inOneLine().complains("--etcd-api", "--token-file")
 	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api",

@@ -58,7 +58,7 @@ var notWithShards = []struct{ flag, why string }{
 
 // validate refuses what makes no sense. Given says whether somebody has set a flag.
 func (o *shardOptions) validate(given func(flag string) bool) error {
-	if o.shards == 0 {
+	if o.shards == 0 && !given("shards") {
 		for _, flag := range []string{"weight", "prefix"} {
 			if given(flag) {
 				return fmt.Errorf("--%s is for --shards only", flag)

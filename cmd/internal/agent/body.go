@@ -2,12 +2,14 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -62,10 +64,29 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 		}
 	}
 	if err != nil {
-		badJSON.Write(w, "%s", strings.TrimPrefix(err.Error(), "json: "))
+		badJSON.Write(w, "%s", unfit(err))
 		return false
 	}
 	return true
+}
+
+// unfit says in words of JSON why a body could not be read: the decoder's own words name the types
+// of this program.
+func unfit(err error) string {
+	var other *json.UnmarshalTypeError
+	if !errors.As(err, &other) {
+		return strings.TrimPrefix(err.Error(), "json: ")
+	}
+	want := "an object"
+	switch other.Type.Kind() {
+	case reflect.Int, reflect.Int64:
+		want = "a whole number"
+	case reflect.String:
+		want = "a string"
+	case reflect.Bool:
+		want = "true or false"
+	}
+	return fmt.Sprintf("%s must be %s, not: %s", cmp.Or(other.Field, "the body"), want, other.Value)
 }
 
 // notText says what is not Unicode in a body, "" if nothing is. The JSON decoder would put U+FFFD

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -221,6 +222,23 @@ func TestALockThatOthersShareInAnotherWay(t *testing.T) {
 	s.want(200, "", s.ask("POST", "/v1/locks/n", `{"slots":2,"id":"a"}`))
 	s.want(409, "slots-differ", s.ask("POST", "/v1/locks/n", `{"slots":3,"id":"b"}`))
 	s.want(400, "invalid", s.ask("POST", "/v1/elections/n/resign", `{}`))
+}
+
+// The words are those of JSON, not of this program.
+func TestABodyThatDoesNotFitIsToldInWordsOfJSON(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{})
+	for body, want := range map[string]string{
+		`{"ttl_ms":"5s"}`: "ttl_ms must be a whole number, not: string",
+		`{"ttl_ms":1.5}`:  "ttl_ms must be a whole number, not: number 1.5",
+		`{"id":7}`:        "id must be a string, not: number",
+		`{"shared":"no"}`: "shared must be true or false, not: string",
+		`[]`:              "the body must be an object, not: array",
+	} {
+		if got := s.want(400, "bad-json", s.ask("POST", "/v1/locks/n", body)).text; !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %q", body, got, want)
+		}
+	}
 }
 
 func TestAnIDWithAnotherTTL(t *testing.T) {

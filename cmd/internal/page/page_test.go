@@ -426,6 +426,7 @@ func TestTheStoreIsExaminedOnce(t *testing.T) {
 	}}
 	within(t, o, func(s *site) {
 		first := s.wants(s.get("/ui/store"), 200, "Not examined yet")
+		s.wants(s.get("/ui/store", "Accept", "application/json"), 200, `"examined_at":null`)
 		_, after, _ := strings.Cut(first.text, `name="seal"`)
 		form := url.Values{"seal": {value.FindStringSubmatch(after)[1]}}
 		s.wants(s.ask("POST", "/ui/store/examine", url.Values{"seal": {"x"}}), 403)

@@ -105,10 +105,14 @@ func storeOf(_ context.Context, p *Page, _ url.Values) (content, error) {
 	}
 	report := p.exam.report
 	p.exam.mu.Unlock()
+	var at *time.Time // JSON has null before the first examination, as it has for that
+	if !s.At.IsZero() {
+		at = &s.At
+	}
 	s.NotYet, s.ShowsCheck = s.At.IsZero() && !s.Running, len(s.Checks) > 0
 	return content{title: "Store", data: s, parts: []part{newPart("exam", "exam", s)},
 		json: map[string]any{"store": s.Name, "url": s.URL, "can_promise": s.Can, "cannot_promise": s.Cannot,
-			"examined_at": s.At, "examination": report}}, nil
+			"examined_at": at, "examination": report}}, nil
 }
 
 func lasting(d time.Duration) string {
