@@ -130,6 +130,12 @@ func (d *db) connect(ctx context.Context, within time.Duration) (_ *pgx.Conn, er
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	hosts := d.order.sorted(&d.cfg.ConnConfig.Config, true)
+	c := connecting{order: &d.order, hosts: hosts, errs: make([]error, len(hosts))}
+	defer func() {
+		if err != nil {
+			discard(c.doubted)
+		}
+	}()
 	type answer struct {
 		host int
 		conn *pgx.Conn
@@ -147,60 +153,83 @@ func (d *db) connect(ctx context.Context, within time.Duration) (_ *pgx.Conn, er
 			discard(conn)
 		}
 	}
-	errs := make([]error, len(hosts))
-	begun, failed := 0, 0
 	next := time.NewTimer(0)
 	defer next.Stop()
-	var doubted *pgx.Conn // to a host that has answered no write
-	var longEnough <-chan time.Time
-	defer func() {
-		if err != nil {
-			discard(doubted)
-		}
-	}()
+	var longEnough <-chan time.Time // that a better connection than the doubted one was waited for
 	for {
 		select {
 		case <-longEnough:
-			return doubted, nil
+			return c.doubted, nil
 		case <-next.C:
-			go try(begun, 0)
-			if begun++; begun < len(hosts) {
+			go try(c.begun, 0)
+			if c.begun++; c.begun < len(hosts) {
 				next.Reset(within / time.Duration(len(hosts)))
 			}
 		case a := <-answers:
-			if a.err == nil && len(hosts) > 1 && d.order.isSilent(hosts[a.host].key()) {
-				doubted, longEnough = a.conn, time.After(within/2)
-				if failed == len(hosts)-1 {
-					return doubted, nil
-				}
+			switch {
+			case a.err != nil:
+			case c.takes(a.host, a.conn):
+				return a.conn, nil
+			default:
+				longEnough = time.After(within / 2)
 				continue
 			}
-			if a.err == nil {
-				discard(doubted)
-				d.order.connected(hosts[a.host].key())
-				return a.conn, nil
+			again, over := c.refused(a.host, a.err)
+			if over != nil {
+				return nil, over
 			}
-			if errs[a.host] == nil {
-				failed++
-			}
-			errs[a.host] = a.err
-			var pe *pgconn.PgError
-			answered := errors.As(a.err, &pe)
-			switch {
-			case begun < len(hosts):
+			if c.begun < len(hosts) {
 				next.Reset(0)
-			case failed == len(hosts):
-				return nil, errors.Join(errs...)
-			case answered && pe.Code == full: // the caller may know another way to this one
-				return nil, a.err
 			}
-			if !answered || !final(pe) {
+			if again {
 				go try(a.host, pauseAround(within))
 			}
 		case <-ctx.Done():
-			return nil, errors.Join(append(errs, ctx.Err())...)
+			return nil, errors.Join(append(c.errs, ctx.Err())...)
 		}
 	}
+}
+
+// connecting is what is known while a connection is made.
+type connecting struct {
+	order         *hostOrder
+	hosts         []host
+	errs          []error // of each host the last one
+	begun, failed int     // how many hosts
+	doubted       *pgx.Conn
+}
+
+// takes says whether a connection is the one that was looked for. If not, it is kept as the doubted
+// one: its host has answered no write, and another host may still come.
+func (c *connecting) takes(i int, conn *pgx.Conn) bool {
+	key := c.hosts[i].key()
+	if c.order.isSilent(key) && c.failed < len(c.hosts)-1 {
+		c.doubted = conn
+		return false
+	}
+	discard(c.doubted)
+	c.doubted = nil
+	c.order.connected(key)
+	return true
+}
+
+// refused notes that a host has refused a connection. over is an error if that was the last hope;
+// again says whether the host may be asked once more.
+func (c *connecting) refused(i int, err error) (again bool, over error) {
+	if c.errs[i] == nil {
+		c.failed++
+	}
+	c.errs[i] = err
+	var pe *pgconn.PgError
+	answered := errors.As(err, &pe)
+	switch {
+	case c.begun < len(c.hosts):
+	case c.failed == len(c.hosts):
+		over = errors.Join(c.errs...)
+	case answered && pe.Code == full: // the caller may know another way to this one
+		over = err
+	}
+	return !answered || !final(pe), over
 }
 
 // connectTo opens a connection to one host, with the pool's configuration.

@@ -625,7 +625,7 @@ func TestAServerThatReplaysIsWaitedFor(t *testing.T) {
 	r.o.Record = &rec
 	r.newTerm(2, "c")
 	r.does("Persist", "Seal")
-	for i := range 3 * readTriesAtMost {
+	for i := range 6 * readTriesAtMost { // longer than one file may take
 		r.expect("Read", Done{Recovering: fmt.Sprint("segment ", i/readTriesAtMost)})
 	}
 	r.expect("Read", at(3, 300))
