@@ -74,6 +74,7 @@ type conn struct {
 	net.Conn
 	link    *link
 	timeout time.Duration // of the session
+	silence time.Duration // for how long the server may say nothing
 	heard   atomic.Uint64 // how often something was received
 
 	writing sync.Mutex // held while something is written
@@ -92,7 +93,7 @@ type reply struct {
 var errLost = errors.New("the connection was lost")
 
 func newConn(c net.Conn, l *link, timeout time.Duration) *conn {
-	return &conn{Conn: c, link: l, timeout: timeout, waiting: map[int32]chan<- reply{}}
+	return &conn{Conn: c, link: l, timeout: timeout, silence: l.silence, waiting: map[int32]chan<- reply{}}
 }
 
 // begin gives a request its number, and returns how it is sent and where its answer comes. The
@@ -190,7 +191,7 @@ func (c *conn) ping(done <-chan struct{}) {
 	}
 }
 
-// leaveSilent loses a connection by which nothing has come at all for [link.silence] or a quarter
+// leaveSilent loses a connection by which nothing has come at all for the time silence or a quarter
 // longer though something was asked, so that the session moves to another server. One that is
 // frozen or was cut off closes no connection: waiting for it would cost the term, though the others
 // serve.
@@ -200,7 +201,7 @@ func (c *conn) ping(done <-chan struct{}) {
 // pause for the server's, and all processes of a busy machine would move again and again.
 func (c *conn) leaveSilent(done <-chan struct{}) {
 	const within = 4 // looks, after a first one from which on it counts
-	looks := time.NewTicker(c.link.silence / within)
+	looks := time.NewTicker(c.silence / within)
 	defer looks.Stop()
 	asked, heard, quiet := false, uint64(0), 0
 	for quiet < within {

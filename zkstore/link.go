@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -64,20 +65,24 @@ func (l *link) run() {
 }
 
 // connect keeps the session connected to one server, until that connection is lost. It returns an
-// error if there was none, or one that was lost at once: the next try then comes after a pause.
-// Otherwise a server that gives the session and drops the connection would be asked thousands of
-// times a second.
+// error if there was none, one that was lost at once, or one by which nothing came: the next try
+// then comes after a pause. Otherwise a server that gives the session and drops the connection
+// would be asked thousands of times a second, and servers that give it but cannot write, as without
+// a quorum, would have all their clients move from one to the next in step.
 func (l *link) connect(addr string, again bool) error {
 	c, err := l.dial(addr, again)
 	if err != nil {
 		return err
+	}
+	if again {
+		c.silence = 2*l.silence + rand.N(l.silence) // no server has answered: it may be all that they can do
 	}
 	began := now()
 	c.serve()
 	l.mu.Lock()
 	l.present, l.up, l.lost = nil, make(chan struct{}), now()
 	l.mu.Unlock()
-	if now()-began < 50*time.Millisecond {
+	if now()-began < 50*time.Millisecond || c.heard.Load() == 0 {
 		return errLost
 	}
 	return nil

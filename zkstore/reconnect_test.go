@@ -59,6 +59,35 @@ func TestAServerThatDropsAtOnceIsNotAskedAllTheTime(t *testing.T) {
 	}
 }
 
+// Servers without a quorum, or with a disk that is too slow, give the session and answer nothing.
+// All clients would move on at once, again and again.
+func TestAServerThatGivesTheSessionAndAnswersNothingIsLeftLater(t *testing.T) {
+	const silence = 200 * time.Millisecond
+	addr, joins := fake(t, time.Minute, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	s, err := build(Config{Servers: []string{addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.longest = time.Hour
+	s.mu.Lock()
+	l, err := s.dialLocked(time.Minute, silence, false)
+	s.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	for ctx.Err() == nil { // there is always something to answer
+		_, _ = l.request(ctx, setOp("/a", nil, -1))
+	}
+	s.Close()
+	// The first connection is left after the silence, each other one after twice that at least.
+	if n, most := joins.Load(), int64(2+time.Since(begun)/(2*silence)); n < 2 || n > most {
+		t.Errorf("%d connections in %v, want 2 to %d", n, time.Since(begun), most)
+	}
+}
+
 // A server that takes nothing: calls end with their contexts, the connection with its time.
 func TestAServerThatReadsNothing(t *testing.T) {
 	stop := make(chan struct{})
