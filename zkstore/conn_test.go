@@ -330,7 +330,7 @@ func TestASilentServerIsLeft(t *testing.T) {
 // Two servers that are silent, the one that has the session and the next one, must not cost a term:
 // that ends its work after eight tenths of the ttl, and renews each fifth.
 func TestATermBearsTwoSilentServers(t *testing.T) {
-	for _, ttl := range []time.Duration{5 * time.Second, 10 * time.Second, time.Minute} {
+	for _, ttl := range []time.Duration{10 * time.Second, 15 * time.Second, time.Minute} {
 		silence := silenceFor(ttl)
 		if left := ttl*8/10 - (ttl/5 + silence*5/4 + min(silence, handshakes)); left < ttl/10 {
 			t.Errorf("ttl %v: the third server has %v", ttl, left)

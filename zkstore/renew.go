@@ -212,11 +212,13 @@ func sessionFor(ttl, tick time.Duration) time.Duration {
 // last that counts; the connection is lost a quarter of the ttl after that at the latest (see
 // leaveSilent), and one more server that is silent costs another fifth. So a term, which has eight
 // tenths, bears two of them. It is no shorter, for a server may only be busy: a renewal has failed
-// after a tenth of the ttl, and one that may answer the next is given twice that. And it is a
-// second at least: in less a server that collects its garbage, or shares its machine, would have
-// all its sessions move, which makes it busier. From a ttl of 5 s on that changes nothing; a term
-// below that bears one silent server, and below 2.5 s none.
-func silenceFor(ttl time.Duration) time.Duration { return max(ttl/5, time.Second) }
+// after a tenth of the ttl, and one that may answer the next is given twice that. And it is two
+// seconds at least: in less a server that collects its garbage, or shares its machine, would have
+// all its sessions move, which makes it busier. From a ttl of 10 s on that changes nothing; a term
+// below that bears one silent server, and below 4.5 s none.
+func silenceFor(ttl time.Duration) time.Duration { return max(ttl/5, leastSilence) }
+
+const leastSilence = 2 * time.Second
 
 // ttlWithin undoes sessionFor: the largest ttl that a timeout carries.
 func ttlWithin(timeout, tick time.Duration) time.Duration {

@@ -190,7 +190,7 @@ func (s *Store) connected(ctx context.Context) (tree, error) {
 	s.mu.Lock()
 	if s.own == nil || s.own.over() {
 		timeout := min(10*time.Second, s.longest)
-		own, err := s.dialLocked(timeout, timeout/4, true)
+		own, err := s.dialLocked(timeout, max(timeout/4, leastSilence), true)
 		if err != nil {
 			s.mu.Unlock()
 			return tree{}, err
