@@ -86,9 +86,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(help)
 	root.SetErr(stderr)
-	c, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		err = unheard(c, help, stdout)
+	err := root.ExecuteContext(ctx)
+	if err == nil && help.lost != nil {
+		err = fmt.Errorf("standard output: %w", help.lost)
 	}
 	if err == nil {
 		return 0
@@ -278,9 +278,5 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == callbacks.KeeperArg {
 		callbacks.KeeperMain() // does not return
 	}
-	var stdout io.Writer = os.Stdout
-	if closedOutput(os.Stdout) {
-		stdout = &heard{}
-	}
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, stdout, os.Stderr))
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -2,16 +2,12 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"text/tabwriter"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
@@ -154,9 +150,7 @@ func table(w io.Writer, rows ...[]string) error {
 	return tw.Flush()
 }
 
-// heard passes on what is written, and remembers what did not get through. Without to, standard
-// output was closed when this process began: then nothing does, and the writer is told nothing, as
-// if it were /dev/null, since many a verb is there for something else than its output.
+// heard passes on what is written, and remembers why something did not get through.
 type heard struct {
 	to   io.Writer
 	mu   sync.Mutex
@@ -164,29 +158,10 @@ type heard struct {
 }
 
 func (h *heard) Write(b []byte) (n int, err error) {
-	if n = len(b); h.to != nil {
-		n, err = h.to.Write(b)
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case h.to == nil:
-		h.lost = errors.New("it is closed")
-	case err != nil:
+	if n, err = h.to.Write(b); err != nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
 		h.lost = err
 	}
 	return n, err
-}
-
-// unheard says that a page of help, or the answer of the verb c, did not get through: a script
-// would take none for one that is empty. Verbs that are there for something else do not end so.
-func unheard(c *cobra.Command, help *heard, stdout io.Writer) error {
-	lost := help.lost
-	if h, ok := stdout.(*heard); ok && !slices.Contains([]string{"run", "lock", "cron", "serve", "dev"}, c.Name()) {
-		lost = h.lost
-	}
-	if lost != nil {
-		return fmt.Errorf("standard output: %w", lost)
-	}
-	return nil
 }
