@@ -142,6 +142,17 @@ func (r *rig) leading() {
 	r.does("Persist", "")
 }
 
+// leadsAlone has b promoted, and no voter.
+func (r *rig) leadsAlone() {
+	r.t.Helper()
+	r.o.Record.Voters, r.o.Record.Needed = []Identity{id("b")}, 1
+	r.newTerm(2, "b")
+	r.seals(at(3, 200))
+	r.does("Write", "SetSync", "Bind", "Promote")
+	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
+	r.expect("Persist", ok)
+}
+
 func TestASealIsDurableAndAnsweredOnlyThen(t *testing.T) {
 	r := newRig(t)
 	r.newTerm(2, "c")
@@ -549,12 +560,7 @@ func TestAPrimaryThatHangsOrIsCutOffStops(t *testing.T) {
 // Commits that have waited for the first voter are acknowledged in a moment.
 func TestTheFirstVoterIsNoStall(t *testing.T) {
 	r := newRig(t)
-	r.o.Record.Voters, r.o.Record.Needed = []Identity{id("b")}, 1
-	r.newTerm(2, "b")
-	r.seals(at(3, 200))
-	r.does("Write", "SetSync", "Bind", "Promote")
-	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
-	r.expect("Persist", ok)
+	r.leadsAlone()
 	r.o.Server.Waiting = time.Hour
 	r.expect("", ok)
 	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
@@ -570,12 +576,7 @@ func TestTheFirstVoterIsNoStall(t *testing.T) {
 // the standbys copy all: another primary would have to wait for the same.
 func TestACommitThatWaitsForAReplayIsNoStall(t *testing.T) {
 	r := newRig(t)
-	r.o.Record.Voters, r.o.Record.Needed = []Identity{id("b")}, 1
-	r.newTerm(2, "b")
-	r.seals(at(3, 200))
-	r.does("Write", "SetSync", "Bind", "Promote")
-	r.o.Server.Primary, r.o.Server.Timeline, r.o.Server.LSN = true, 5, 300
-	r.expect("Persist", ok)
+	r.leadsAlone()
 	r.o.Server.Senders = []Sender{{Identity: id("c"), Flushed: 300}}
 	r.does("Write", "SetSync", "Persist")
 	r.o.Server.Proven, r.o.Server.Senders[0].Counts = r.server.setID, true
