@@ -230,6 +230,9 @@ func (s *attemptRun) begin() event {
 		return evUnknown
 	}
 	if s.jobLoop.hasBegun(s.a.id, s.run.Name) { // by an earlier try of ours, whose answer was lost
+		if s.others() != evNobody { // who has another definition may have begun beside it since: it waits for these
+			return evUnknown
+		}
 		return evAdded
 	}
 	if !s.jobLoop.isDue(s.a.id) {
