@@ -44,19 +44,22 @@ func (s *Store) heldOff(ctx context.Context) (f driver.Finding, ok bool) {
 	}
 	const clock = "15:04:05"
 	calm, since := time.UnixMilli(milliseconds(kept[0])), time.UnixMilli(milliseconds(kept[1]))
-	if young := now.Sub(since); young < longestUsual && !calm.After(now) && milliseconds(kept[1]) > 0 {
-		return driver.Finding{Topic: "hold-off", Level: driver.Fine,
-			Found: fmt.Sprintf("the server was started or took over at %s: who asks with a ttl of more than the %v since "+
-				"then gets nothing before that is over", since.Format(clock), young.Round(time.Second))}, true
-	}
-	if !calm.After(now) {
+	f.Topic = "hold-off"
+	switch young := now.Sub(since); {
+	case calm.After(now):
+		f.Level = driver.Warning
+		f.Found = fmt.Sprintf("the server took over or was started at %s, and may have lost what it had acknowledged: "+
+			"nobody new leads or gets a lock before %s", since.Format(clock), calm.Format(clock))
+		f.Advice = "wait: it is as long as the largest ttl of the last hours. If you know that nothing was lost, " +
+			"docs/redis.md, \"Restarts and failovers\", says how to end it"
+	case young < longestUsual: // never where there is no such field: that is 1970
+		f.Level = driver.Fine
+		f.Found = fmt.Sprintf("the server was started or took over at %s: who asks with a ttl of more than the %v "+
+			"since then gets nothing before that is over", since.Format(clock), young.Round(time.Second))
+	default:
 		return f, false
 	}
-	return driver.Finding{Topic: "hold-off", Level: driver.Warning,
-		Found: fmt.Sprintf("the server took over or was started at %s, and may have lost what it had acknowledged: "+
-			"nobody new leads or gets a lock before %s", since.Format(clock), calm.Format(clock)),
-		Advice: "wait: it is as long as the largest ttl of the last hours. If you know that nothing was lost, " +
-			"docs/redis.md, \"Restarts and failovers\", says how to end it"}, true
+	return f, true
 }
 
 // longestUsual is the longest ttl that the library asks for.

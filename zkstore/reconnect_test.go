@@ -31,6 +31,13 @@ func fake(t *testing.T, timeout time.Duration, handle func(c net.Conn)) (addr st
 // linkedTo returns a store of that server, with one link.
 func linkedTo(t *testing.T, addr string) (*Store, *link) {
 	t.Helper()
+	return linkedFor(t, addr, 3*time.Second, 2*time.Second)
+}
+
+// linkedFor is linkedTo with a session of that timeout, which leaves a server that is silent for so
+// long.
+func linkedFor(t *testing.T, addr string, timeout, silence time.Duration) (*Store, *link) {
+	t.Helper()
 	s, err := build(Config{Servers: []string{addr}})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +45,7 @@ func linkedTo(t *testing.T, addr string) (*Store, *link) {
 	s.longest = time.Hour
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l, err := s.dialLocked(3*time.Second, 2*time.Second, false)
+	l, err := s.dialLocked(timeout, silence, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,17 +71,7 @@ func TestAServerThatDropsAtOnceIsNotAskedAllTheTime(t *testing.T) {
 func TestAServerThatGivesTheSessionAndAnswersNothingIsLeftLater(t *testing.T) {
 	const silence = 200 * time.Millisecond
 	addr, joins := fake(t, time.Minute, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	s, err := build(Config{Servers: []string{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.longest = time.Hour
-	s.mu.Lock()
-	l, err := s.dialLocked(time.Minute, silence, false)
-	s.mu.Unlock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, l := linkedFor(t, addr, time.Minute, silence)
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()

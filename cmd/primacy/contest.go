@@ -194,21 +194,34 @@ func (r *runner) look(ctx context.Context) error {
 func (r *runner) inTheWay(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	if st, err := r.session.Election(r.name).State(ctx); err == nil && r.mustWait(st) {
+	st, err := r.session.Election(r.name).State(ctx)
+	switch {
+	case err != nil:
+		return r.called() + " was not free"
+	case r.mustWait(st):
 		return fmt.Sprintf("%s is not free: %s, %d waiting", r.called(), r.whoHolds(st), waiting(st))
 	}
-	return r.called() + " was not free" + r.nobodyHolds(ctx)
+	return r.called() + " was not free" + r.nobodyHolds(st)
+}
+
+// waitedFor says what there is to say of a line in which the wait was too short.
+func (r *runner) waitedFor(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	st, err := r.session.Election(r.name).State(ctx)
+	if err != nil {
+		return ""
+	}
+	return r.nobodyHolds(st)
 }
 
 // nobodyHolds says, where nobody leads or holds, that the store may be why; else nothing.
-func (r *runner) nobodyHolds(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	if st, err := r.session.Election(r.name).State(ctx); err != nil || len(holders(st)) > 0 {
+func (c *contest) nobodyHolds(st primacy.State) string {
+	if len(holders(st)) > 0 {
 		return ""
 	}
 	does := "leads"
-	if r.lock {
+	if c.lock {
 		does = "holds"
 	}
 	return ", and nobody " + does + " it: 'primacy doctor' says if the store lets nobody, as Redis does after a restart"

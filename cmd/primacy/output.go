@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -153,14 +152,11 @@ func table(w io.Writer, rows ...[]string) error {
 // heard passes on what is written, and remembers why something did not get through.
 type heard struct {
 	to   io.Writer
-	mu   sync.Mutex
 	lost error
 }
 
 func (h *heard) Write(b []byte) (n int, err error) {
 	if n, err = h.to.Write(b); err != nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		h.lost = err
 	}
 	return n, err

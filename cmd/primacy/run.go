@@ -426,7 +426,7 @@ func (r *runner) ended(ctx context.Context, err error) error {
 	case errors.As(err, &sig), errors.As(context.Cause(ctx), &sig) && !r.started:
 		return &exitError{code: 128 + int(sig.sig)}
 	case errors.Is(err, errWaited):
-		return r.tooLate("%s %s after %v%s", r.missed, r.name, r.wait, r.nobodyHolds(ctx))
+		return r.tooLate("%s %s after %v%s", r.missed, r.name, r.wait, r.waitedFor(ctx))
 	case errors.Is(err, primacy.ErrHeld):
 		return r.tooLate("%s", r.inTheWay(ctx))
 	case errors.As(err, &term) && (errors.Is(err, primacy.ErrResigned) || errors.Is(err, primacy.ErrTransferred)):

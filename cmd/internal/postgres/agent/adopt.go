@@ -83,7 +83,10 @@ func start(ctx context.Context, a *Agent, adopted bool) error {
 }
 
 // StateOf returns what the member of a data directory knows durably.
-func StateOf(data string) (core.State, error) { return readState(beside(data)) }
+func StateOf(data string) (core.State, error) {
+	s, _, err := readState(beside(data))
+	return s, err
+}
 
 // knows says whether what lies on the disk of the shared configuration is of the member's cluster,
 // or of its life before the store was lost.

@@ -132,7 +132,7 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	if _, err := a.disk.Look(); err != nil {
 		return nil, errors.Join(err, a.disk.Close())
 	}
-	state, err := readState(a.dir)
+	state, heard, err := readState(a.dir)
 	if err != nil {
 		return nil, errors.Join(err, a.disk.Close())
 	}
@@ -141,7 +141,7 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	}
 	a.member = core.NewMember(core.Config{Name: cfg.Name, TTL: cfg.TTL, Priority: cfg.Priority,
 		NoFailover: cfg.NoFailover, Incarnation: incarnation}, state)
-	a.seen.LastLSN = readHeard(a.dir)
+	a.seen.LastLSN = heard
 	a.shared = &shared{config: cfg.Shared, first: cfg.First, path: configPath(a.dir), server: a.server,
 		disks: func() []string { return server.Full(cfg.Server.Data) }, log: cfg.Log}
 	a.claim = &claim{election: a.election, log: cfg.Log, ttl: cfg.TTL}

@@ -15,28 +15,22 @@ import (
 // The state, and how far the WAL has been.
 const stateFile, positionFile = "state.json", "position.json"
 
-// readState returns what the member knew durably; the zero State if it is new.
-func readState(dir string) (s core.State, err error) {
+// readState returns what the member knew durably, the zero State if it is new, and where the
+// primary's WAL ended when this member noted that last; 0: not known.
+func readState(dir string) (s core.State, heard core.LSN, err error) {
 	const todo = "if another member is the primary, remove the data directory and this file: it is set up anew; " +
 		"if nobody is, remove nothing"
 	if _, err := durable.ReadJSON(filepath.Join(dir, stateFile), &s, todo); err != nil {
-		return s, err
+		return s, 0, err
 	}
 	var p position
 	if _, err := durable.ReadJSON(filepath.Join(dir, positionFile), &p, todo); err != nil {
-		return s, err
+		return s, 0, err
 	}
 	if p.Incarnation == s.Incarnation {
 		s.Last = p.Position
 	}
-	return s, nil
-}
-
-// readHeard returns where the primary's WAL ended when this member noted that last; 0: not known.
-func readHeard(dir string) core.LSN {
-	var p position
-	_, _ = durable.ReadJSON(filepath.Join(dir, positionFile), &p, "") // readState tells what is wrong with it
-	return p.Heard
+	return s, p.Heard, nil
 }
 
 // states writes the state. An order that a stop has superseded may still wait for a disk that

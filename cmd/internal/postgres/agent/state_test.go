@@ -22,24 +22,24 @@ func TestHowFarTheWALHasBeenIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := readState(dir)
+	s, heard, err := readState(dir)
 	if err != nil || s.Last != (core.Position{Timeline: 3, LSN: 100}) || s.Sealed != 4 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if heard := readHeard(dir); heard != 120 {
+	if heard != 120 {
 		t.Errorf("the primary's WAL was heard to end at %v, want what it said last", heard)
 	}
 	// What another incarnation has had says nothing of this one.
 	if err := w.next()(core.State{Incarnation: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := readState(dir); err != nil || s.Last != (core.Position{}) {
+	if s, _, err := readState(dir); err != nil || s.Last != (core.Position{}) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, positionFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readState(dir); err == nil {
+	if _, _, err := readState(dir); err == nil {
 		t.Error("a file that is damaged counts as none")
 	}
 }
@@ -54,7 +54,7 @@ func TestALateStateIsNotWritten(t *testing.T) {
 	if err := first(core.State{Incarnation: "a", Sealed: 4}); err == nil {
 		t.Error("an older state was written")
 	}
-	if s, err := readState(w.dir); err != nil || s.Sealed != 9 {
+	if s, _, err := readState(w.dir); err != nil || s.Sealed != 9 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
