@@ -1331,6 +1331,30 @@ func TestAMemberThatCannotWriteKeepsNoTerm(t *testing.T) {
 	}
 }
 
+// A copy of the primary's data takes hours. A term that begins meanwhile is noted after it: the
+// member cannot use a term until then, but no disk hangs.
+func TestACloneDuringWhichATermBeganIsNoDiskThatHangs(t *testing.T) {
+	r := newRig(t)
+	r.newTerm(1, "a")
+	r.expect("Seal", ok)
+	r.expect("Read", at(3, 200))
+	r.does("Follow", "")
+	r.strays()
+	r.does("Rewind", "Persist")
+	r.restarted()
+	r.strays()
+	r.expect("Reinit", ok)
+	r.o.Server.Data = DataPartial
+	r.begin("Clone")
+	r.newTerm(2, "a")
+	r.expect("", ok)
+	r.o.Now += ttl
+	r.expect("", ok)
+	if !r.Late(r.o) || strings.Contains(r.why, "does the disk hang") {
+		t.Errorf("late %v, and it says %q", r.Late(r.o), r.why)
+	}
+}
+
 func TestAServerThatHangsIsStoppedWhateverIsUnderWay(t *testing.T) {
 	r := newRig(t)
 	r.leading()
