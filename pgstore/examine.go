@@ -150,7 +150,7 @@ func (s *Store) permission(ctx context.Context, name string) driver.Finding {
 		return failed("permission", err)
 	}
 	f := failed("permission", err)
-	f.Advice = "grant the role the rights of pgstore.Grants"
+	f.Advice = "have the owner of the schema run what primacy schema prints for this user (pgstore.Grants)"
 	return f
 }
 
