@@ -74,7 +74,7 @@ func build(out string) error {
 	defer close(ended)
 	go func() {
 		for {
-			fmt.Fprintf(os.Stderr, "k8stest: building kube-apiserver %s, once on this machine: %d of some 1500 "+
+			fmt.Fprintf(os.Stderr, "k8stest: building kube-apiserver %s, once on this machine: %d of some 2150 "+
 				"packages, %v\n",
 				Version, packages.Load(), time.Since(begun).Round(time.Second))
 			select {
