@@ -185,9 +185,21 @@ func (r *runner) look(ctx context.Context) error {
 		return nil
 	}
 	if !r.try && r.mustWait(st) {
-		r.say("%s waits for %s: %s, %d waiting", r.session.ID(), r.called(), r.whoHolds(st), waiting(st))
+		r.say("%s waits for %s: %s, %s", r.session.ID(), r.called(), r.whoHolds(st), othersWait(st))
 	}
 	return nil
+}
+
+// othersWait says how many wait beside whoever leads, holds, or asks and is not in the line yet.
+func othersWait(st primacy.State) string {
+	switch n := waiting(st); n {
+	case 0:
+		return "nobody else waits"
+	case 1:
+		return "1 other waits"
+	default:
+		return fmt.Sprintf("%d others wait", n)
+	}
 }
 
 // inTheWay says why a lock is not to be had now.
@@ -199,7 +211,7 @@ func (r *runner) inTheWay(ctx context.Context) string {
 	case err != nil:
 		return r.called() + " was not free"
 	case r.mustWait(st):
-		return fmt.Sprintf("%s is not free: %s, %d waiting", r.called(), r.whoHolds(st), waiting(st))
+		return fmt.Sprintf("%s is not free: %s, %s", r.called(), r.whoHolds(st), othersWait(st))
 	}
 	return r.called() + " was not free" + r.nobodyHolds(st)
 }

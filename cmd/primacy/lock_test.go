@@ -151,7 +151,7 @@ func TestALockThatIsNotHadIs124OrWhatEIs(t *testing.T) {
 	w := newWorld(t)
 	w.start("lock", "--id", "first", "n").prints("first holds the lock n under token ")
 	claim := w.awaitLine("n", 1)[0].CreateRevision
-	w.lockIsTaken(exitNotAcquired, "the lock n is not free: first holds it under claim "+claim+", 0 waiting",
+	w.lockIsTaken(exitNotAcquired, "the lock n is not free: first holds it under claim "+claim+", nobody else waits",
 		"-n", "n", "echo", "never")
 	w.lockIsTaken(exitNotAcquired, "the lock n is not free", "-w", "0", "n", "echo", "never")
 	w.lockIsTaken(9, "first holds it", "-s", "-n", "-E", "9", "n", "echo", "never")
@@ -371,9 +371,9 @@ func TestReadersShareALockAndAWriterDoesNot(t *testing.T) {
 	if strings.Contains(r2.err.String(), "waits") {
 		t.Errorf("a reader beside a reader says %q", r2.err.String())
 	}
-	writer := start("w").tells("w waits for the lock n: r1 and 1 more hold it, 0 waiting")
+	writer := start("w").tells("w waits for the lock n: r1 and 1 more hold it, nobody else waits")
 	w.awaitLine("n", 3)
-	r3 := start("r3", "-s").tells("r3 waits for the lock n: r1 and 1 more hold it, 1 waiting")
+	r3 := start("r3", "-s").tells("r3 waits for the lock n: r1 and 1 more hold it, 1 other waits")
 	w.rows("n", "holds, shared r1", "holds, shared r2", "waits 1, exclusive w", "waits 2, shared r3")
 	w.start("status").ends(0).says("r1 and 1 more")
 	if out := w.start("leader", "n").ends(0).out.String(); out != "r1\nr2\n" {
@@ -444,10 +444,10 @@ func TestASemaphoresLine(t *testing.T) {
 	}
 	a := hold("a").tells("a holds the lock n under token").tells(", slot of 2)")
 	b := hold("b").tells("b holds the lock n")
-	c := hold("c").tells("c waits for the lock n: a and 1 more hold it, 0 waiting")
+	c := hold("c").tells("c waits for the lock n: a and 1 more hold it, nobody else waits")
 	w.rows("n", "holds, slot of 2 a", "holds, slot of 2 b", "waits 1, slot of 2 c")
 	w.start("lock", "--slots", "2", "-n", "n",
-		"true").ends(exitNotAcquired).complains("a and 1 more hold it, 1 waiting")
+		"true").ends(exitNotAcquired).complains("a and 1 more hold it, 1 other waits")
 	w.start("lock", "--slots", "3", "n", "true").ends(exitUsage).complains("2 slots", "3 slots")
 	for _, verb := range [][]string{{"resign", "n"}, {"transfer", "n", "--to", "c"}} {
 		w.start(verb...).ends(exitUsage).inOneLine().complains("n is a lock that several share")

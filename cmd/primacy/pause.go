@@ -324,11 +324,10 @@ func effectsOf(ctx context.Context, s *primacy.Session, st driver.Store, p pause
 			continue
 		}
 		names[e.Name] = true
-		effect := fmt.Sprintf("%s leads on; %d wait, and may take over by priority or health again", who(e.Leader),
-			waiting(e))
+		effect := fmt.Sprintf("%s leads on; %s, and may take over by priority or health again", who(e.Leader), othersWait(e))
 		switch {
 		case waiting(e) == 0:
-			effect = who(e.Leader) + " leads on; nobody else waits"
+			effect = fmt.Sprintf("%s leads on; %s", who(e.Leader), othersWait(e))
 		case pauses.Strongest(left, e.Name) != nil:
 			effect = "it stays paused: " + pauseText(*pauses.Strongest(left, e.Name))
 		}

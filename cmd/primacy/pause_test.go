@@ -159,7 +159,7 @@ func TestAPauseOfChangesLetsTheNextOneLead(t *testing.T) {
 	w.awaitLine("n", 3)
 	line["a"].signal(syscall.SIGTERM).ends(0)
 	line["b"].prints("up")
-	w.start("resume", "n", "--dry-run").ends(0).prints("n: b leads on; 1 wait, and may take over by priority")
+	w.start("resume", "n", "--dry-run").ends(0).prints("n: b leads on; 1 other waits, and may take over by priority")
 	w.start("resume", "n").ends(0)
 	line["b"].ends(exitResigned).complains("priority 5")
 	w.killAll()

@@ -133,13 +133,13 @@ func TestWhoWaitsWhileNobodyLeads(t *testing.T) {
 	}
 	a := long.start("run", "--id", "a", "n", "true")
 	waits("n", 1)
-	b := long.start("run", "--id", "b", "n", "true").tells("b waits for n: nobody leads yet, 1 waiting")
+	b := long.start("run", "--id", "b", "n", "true").tells("b waits for n: nobody leads yet, 1 other waits")
 	waits("n", 2)
 	first := long.start("lock", "--id", "a", "m", "true")
 	waits("m", 1)
-	next := long.start("lock", "--id", "b", "m", "true").tells("b waits for the lock m: nobody holds it yet, 1 waiting")
+	next := long.start("lock", "--id", "b", "m", "true").tells("b waits for the lock m: nobody holds it yet, 1 other waits")
 	waits("m", 2)
-	long.lockIsTaken(exitNotAcquired, "the lock m is not free: nobody holds it yet, 2 waiting",
+	long.lockIsTaken(exitNotAcquired, "the lock m is not free: nobody holds it yet, 2 others wait",
 		"-n", "m", "echo", "never")
 	long.start("run", "--wait", "1", "o", "true").ends(exitNotAcquired).
 		complains("not leading o after 1s, and nobody leads it: 'primacy doctor' says if the store lets nobody")
