@@ -324,7 +324,8 @@ func effectsOf(ctx context.Context, s *primacy.Session, st driver.Store, p pause
 			continue
 		}
 		names[e.Name] = true
-		effect := fmt.Sprintf("%s leads on; %s, and may take over by priority or health again", who(e.Leader), othersWait(e))
+		effect := fmt.Sprintf("%s leads on; %s, and may take over by priority or health again", who(e.Leader),
+			othersWait(e))
 		switch {
 		case waiting(e) == 0:
 			effect = fmt.Sprintf("%s leads on; %s", who(e.Leader), othersWait(e))

@@ -137,7 +137,8 @@ func TestWhoWaitsWhileNobodyLeads(t *testing.T) {
 	waits("n", 2)
 	first := long.start("lock", "--id", "a", "m", "true")
 	waits("m", 1)
-	next := long.start("lock", "--id", "b", "m", "true").tells("b waits for the lock m: nobody holds it yet, 1 other waits")
+	next := long.start("lock", "--id", "b", "m", "true")
+	next.tells("b waits for the lock m: nobody holds it yet, 1 other waits")
 	waits("m", 2)
 	long.lockIsTaken(exitNotAcquired, "the lock m is not free: nobody holds it yet, 2 others wait",
 		"-n", "m", "echo", "never")

@@ -133,7 +133,7 @@ func (m *Member) Step(o Observation) *Order {
 	}
 	m.learn(o)
 	if m.order != nil {
-		if at := m.hangsAt(); at != 0 && o.Now >= at {
+		if at := hangsAt(m); at != 0 && o.Now >= at {
 			m.why = NameOf(m.order.Do) + " has not ended for long: does the disk hang? Another can lead meanwhile"
 		}
 		wakeBeforeLate(m, o)
@@ -175,7 +175,7 @@ func lateAt(m *Member) (at time.Duration) {
 	if m.unwritten != 0 {
 		at = m.unwritten + m.cfg.TTL
 	}
-	if end := m.hangsAt(); end != 0 && (at == 0 || end < at) {
+	if end := hangsAt(m); end != 0 && (at == 0 || end < at) {
 		at = end
 	}
 	return at
@@ -183,7 +183,7 @@ func lateAt(m *Member) (at time.Duration) {
 
 // hangsAt returns from when on the order that is under way, which needs no other machine, has not
 // ended for too long; 0: never. A clone, which lasts, never hangs, also where the member is late.
-func (m *Member) hangsAt() time.Duration {
+func hangsAt(m *Member) time.Duration {
 	if m.order == nil || m.server.promoted != 0 {
 		return 0
 	}
