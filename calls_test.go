@@ -199,11 +199,17 @@ func TestAStoreThatTakesNoHistoryIsAskedOnceAMinute(t *testing.T) {
 	})
 }
 
-// told is a store that shows one line after the other. It answers each request that whoever it was
-// for has gone.
+// told is a store that shows one line after the other, also older ones after newer ones. It answers
+// each request that whoever it was for has gone.
 type told struct {
 	driver.Store
 	lines []driver.Line
+}
+
+func (s *told) Caps() driver.Caps {
+	caps := s.Store.Caps()
+	caps.Linearizable = false
+	return caps
 }
 
 func (s *told) Line(context.Context, string) (driver.Line, error) {

@@ -115,6 +115,9 @@ func (k *campaigner) call(ctx context.Context, o core.ClaimOrder,
 	switch { // kept for the text of ErrUnreachable
 	case o.Do == core.Await:
 		k.lastErr = k.l.lastNewsError()
+	case err != nil && ctx.Err() == nil && errors.Is(callCtx.Err(), context.DeadlineExceeded):
+		// Not err: it may only say that a deadline has passed, and would be taken for the caller's.
+		k.lastErr = fmt.Errorf("no answer within %v", k.l.timing.Attempt)
 	case err == nil || ctx.Err() == nil:
 		k.lastErr = err
 	}

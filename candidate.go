@@ -38,7 +38,8 @@ type Candidate struct {
 //
 // Work that returns while its term lives has finished: Run resigns and returns its error. Work that
 // returns because the term was lost runs again in the next term that this candidate wins; the error
-// it returned is only logged. If ctx ends while work runs, Run returns what work returned. If ctx
+// it returned is only logged. A term that work itself has resigned is lost too: to end Run, return
+// and leave that to Run. If ctx ends while work runs, Run returns what work returned. If ctx
 // ends at another time, Run returns its cause. ErrRefused and ErrInvalid end the loop; with a
 // Priority, a store that cannot hand over is an ErrInvalid. A candidate runs once at a time.
 func (c *Candidate) Run(ctx context.Context, work func(ctx context.Context, t *Term) error) error {

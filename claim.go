@@ -102,7 +102,8 @@ type executor interface {
 	followLocked(o core.ClaimOrder)
 	// releaseLocked begins to give the claim up, or to hand it over.
 	releaseLocked(o core.ClaimOrder)
-	// refusedLocked is called when the store will not have the claim, now or when asked again.
+	// refusedLocked is called when the store will not have the claim, now or when asked again, and
+	// with ErrClosed when Session.Close gives up a claim that waits.
 	refusedLocked(err error)
 	// wonLocked is called when the claim leads. It returns when the campaign began, by uptime, for
 	// the observers. The spec cannot tell them, since the claims of an Elections share one.
@@ -336,6 +337,9 @@ func (c *claim) notify(id string, e core.ClaimEvent, r *driver.Request) {
 		if c.core.TakesSuccessor() { // it waits or leads; or it stops, and nobody was named before
 			c.successorID = r.To
 		}
+	}
+	if e.Kind == core.LeaseEnding && e.Cause == core.Closed && c.core.Phase() < core.Leading {
+		c.executor.refusedLocked(ErrClosed) // core gives a claim that waits up: no campaign goes on
 	}
 	if o := c.stepLocked(e); o.Do != core.Nothing {
 		c.executor.followLocked(o)

@@ -293,8 +293,8 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 				try++
 				continue
 			}
-			if known && st.Revision < last.Revision {
-				continue // an old answer, of a store that is not linearizable
+			if known && st.Revision < last.Revision && !e.s.store.Caps().Linearizable {
+				continue // an old answer; else the line has begun anew
 			}
 			seen(st)
 			if heed && !n.leads(ctx, &st) && !known {

@@ -7,9 +7,11 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/registerstore"
 )
 
 func TestObserveTellsWhyItEnds(t *testing.T) {
@@ -180,6 +182,53 @@ func TestObserveTellsThatTheStoreDoesNotAnswerAndThatItDoesAgain(t *testing.T) {
 		}
 		if w := strings.Join(got, " "); w != "state silent state" {
 			t.Errorf("got %q", w)
+		}
+	})
+}
+
+// Where somebody deletes the object that a line is kept in, the line begins anew, with smaller
+// revisions.
+func TestObserveGoesOnWhereALineBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, reg := time.Now(), memstore.NewRegister()
+		b := &world{t: t, clock: func() time.Duration { return time.Since(start) + time.Hour }}
+		open := func(id string) *Session {
+			st := must[*registerstore.Store](t)(registerstore.FromRegister(reg, registerstore.Options{}))
+			t.Cleanup(func() { _ = st.Close() })
+			return b.session(id, st, Options{History: -1})
+		}
+		first, next := open("a"), open("b")
+		for range 20 {
+			_ = b.lead(first, "n").Resign(t.Context())
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		led := make(chan string, 100)
+		go func() {
+			for st, err := range open("c").Election("n").Observe(ctx) {
+				if err == nil && st.Leader != nil {
+					led <- st.Leader.ID
+				}
+			}
+		}()
+		term := b.lead(first, "n")
+		for <-led != "a" {
+		}
+		_, version, err := reg.Get(t.Context(), "line.n")
+		if err != nil || reg.Delete(t.Context(), "line.n", version) != nil {
+			t.Fatal(err)
+		}
+		_ = term.Resign(t.Context())
+		b.lead(next, "n")
+		for {
+			select {
+			case id := <-led:
+				if id == "b" {
+					return
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("who leads the line that began anew is not told")
+			}
 		}
 	})
 }

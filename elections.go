@@ -552,7 +552,9 @@ func (c *entrant) refusedLocked(err error) {
 	defer es.mu.Unlock()
 	if a.phase == stands {
 		es.dropLocked(a, err)
-		es.addNewsLocked(electionNews{err: &NotInLineError{a.name, err}})
+		if !errors.Is(err, ErrClosed) {
+			es.addNewsLocked(electionNews{err: &NotInLineError{a.name, err}})
+		}
 	}
 }
 

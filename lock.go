@@ -16,8 +16,8 @@ import (
 // one name exclude each other.
 //
 // First come, first served. Goroutines of one process share one claim. They hand it on among
-// themselves for at most 200 ms after it was won, and at most 64 times ([MutexOptions].Turns). Then
-// it is the turn of other processes.
+// themselves for at most 200 ms after it was won, to at most 64 holders ([MutexOptions].Turns).
+// Then it is the turn of other processes.
 type Mutex struct {
 	s    *Session
 	name string
@@ -166,12 +166,21 @@ func (s *Session) DoAll(ctx context.Context, names []string, work func(ctx conte
 }
 
 // holdAll runs work in the first term, in it the second, and so on. If the context of one term
-// ends, so do those of all after it: work gets the context of the last.
+// ends, so do those of all after it: work gets the context of the last. If one is lost before work
+// begins, holdAll resigns those after it too: nobody else would.
 func holdAll(ctx context.Context, held []*Term, work func(context.Context) error) error {
 	if len(held) == 0 {
 		return work(ctx)
 	}
-	return held[0].hold(ctx, func(ctx context.Context, _ *Term) error { return holdAll(ctx, held[1:], work) })
+	begun := false
+	err := held[0].hold(ctx, func(ctx context.Context, _ *Term) error {
+		begun = true
+		return holdAll(ctx, held[1:], work)
+	})
+	if !begun {
+		resignAll(ctx, held[1:])
+	}
+	return err
 }
 
 // RWMutex returns the lock of that name. It does no I/O. A store that has no shared locks refuses

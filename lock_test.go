@@ -353,6 +353,29 @@ func TestClosingTheSessionWaitsForItsLocks(t *testing.T) {
 
 // A waiter whose store does not answer is told so when it gives up, and a lock that cannot be is
 // told at once.
+// An attempt that hangs ends by its own limit, which says nothing of the caller's context.
+func TestASilentStoreIsToldAlsoWhileALeaseLives(t *testing.T) {
+	for what, get := range map[string]func(context.Context, *Session) (*Term, error){
+		"Campaign": func(ctx context.Context, s *Session) (*Term, error) { return s.Election("x").Campaign(ctx, nil) },
+		"Lock":     func(ctx context.Context, s *Session) (*Term, error) { return s.Mutex("x", nil).Lock(ctx) },
+		"Acquire":  func(ctx context.Context, s *Session) (*Term, error) { return s.Semaphore("x", 3).Acquire(ctx) },
+	} {
+		bubble(t, func(t *testing.T, b *world) {
+			s := b.session("a", b.store, Options{})
+			if err := s.Ready(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			b.store.Partition("a", true)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			defer cancel()
+			if _, err := get(ctx, s); !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: got %v, want ErrUnreachable and the context's", what, err)
+			}
+			b.store.Partition("a", false)
+		})
+	}
+}
+
 func TestWhyALockWasNotHad(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
@@ -649,6 +672,21 @@ func TestLockAllNoticesWhatWasLost(t *testing.T) {
 			}
 		}
 		resignAll(t.Context(), held)
+	})
+}
+
+func TestDoAllGivesTheOthersBackWhenOneIsLostBeforeTheWork(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		held := must[[]*Term](t)(s.LockAll(t.Context(), "x", "y", "z"))
+		b.store.Remove("y", uint64(held[1].ClaimToken()))
+		synctest.Wait()
+		err := holdAll(t.Context(), held, func(context.Context) error { t.Error("work ran"); return nil })
+		if !errors.Is(err, ErrDeposed) {
+			t.Errorf("got %v, want ErrDeposed", err)
+		}
+		synctest.Wait()
+		b.emptyLines("x", "y", "z")
 	})
 }
 

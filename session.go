@@ -122,7 +122,8 @@ func (s *Session) Ready(ctx context.Context) error {
 // Close ends every term for ErrClosed. It waits until each has been resigned, and until the work
 // that candidates run has returned. Then it ends the lease, so that others lead at once. When ctx
 // ends before that, the lease is left to run out by itself in the store, so that no successor
-// starts beside work that still runs; the error says so. No campaign is possible afterwards.
+// starts beside work that still runs; the error says so. No campaign is possible afterwards, and
+// places that wait are given up at once. Work that calls Close waits for itself, until ctx ends.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.closed {

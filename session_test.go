@@ -124,6 +124,58 @@ func TestCloseDoesNotHandOverWhileWorkRuns(t *testing.T) {
 	})
 }
 
+// The lease lives until the work has stopped. A place that waits under it would come first
+// meanwhile, and nobody would lead.
+func TestCloseGivesPlacesThatWaitUpAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s, holder := b.session("a", b.store, Options{}), b.session("b", b.store, Options{})
+		names := []string{"campaign", "many", "lock", "run"}
+		for _, name := range names {
+			b.lead(holder, name)
+		}
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			_ = s.Run(context.Background(), "slow", func(context.Context, *Term) error { <-stop; return nil })
+		}()
+		errs := make(chan error, 3)
+		go func() { _, err := s.Election("campaign").Campaign(context.Background(), nil); errs <- err }()
+		go func() { _, err := s.Mutex("lock", nil).Lock(context.Background()); errs <- err }()
+		go func() {
+			errs <- s.Run(context.Background(), "run", func(context.Context, *Term) error { return nil })
+		}()
+		es := s.Elections(nil)
+		_ = es.Stand("many")
+		synctest.Wait()
+		for _, name := range names {
+			if line, _ := b.store.Line(context.Background(), name); len(line.Waiters) != 1 {
+				t.Fatalf("%s before Close: %+v", name, line)
+			}
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close(context.Background()) }()
+		time.Sleep(time.Second)
+		for _, name := range names {
+			if line, _ := b.store.Line(context.Background(), name); len(line.Waiters) > 0 {
+				t.Errorf("%s while Close waits for the work: %+v", name, line)
+			}
+		}
+		for range cap(errs) {
+			if err := <-errs; !errors.Is(err, ErrClosed) || strings.Count(err.Error(), "primacy:") != 1 {
+				t.Errorf("told %v, want ErrClosed", err)
+			}
+		}
+		close(stop)
+		<-stopped
+		for term, err := range es.Terms(context.Background()) {
+			t.Errorf("told of %v, %v", term, err)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRunReturnsWhatTheWorkReturned(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})

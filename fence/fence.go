@@ -127,8 +127,9 @@ var (
 	// Repeating cannot help.
 	ErrStale = errors.New("a newer leader has been here")
 	// ErrOrigin says that the token comes from another store than those seen so far, so that their
-	// order means nothing. This attempt wrote nothing. An operator has to find out whether the
-	// store was restored or replaced, or an address is wrong.
+	// order means nothing. This attempt wrote nothing, but for a Txn of package etcdfence: etcd
+	// names its cluster only in the answer. An operator has to find out whether the store was
+	// restored or replaced, or an address is wrong.
 	ErrOrigin = errors.New("the token comes from another store")
 	// ErrNotRaised says that the fence does not know the token: the leader has not raised it, or
 	// the resource has lost what it knew. This attempt wrote nothing. Ask the term's Check first.

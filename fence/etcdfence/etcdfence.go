@@ -116,8 +116,9 @@ func originOf(cluster uint64) string { return "etcd/" + strconv.FormatUint(clust
 
 // Txn returns a Txn under the fence, to be used by one goroutine as one of the client's. Its Commit
 // returns what etcd answered to the caller's own If, Then and Else. The error is a
-// *fence.StaleError, a *fence.OriginError or fence.ErrNotRaised if nothing was applied because of
-// the fence; after any other error, or the end of ctx, whether it was applied is unknown.
+// *fence.StaleError or fence.ErrNotRaised if nothing was applied because of the fence; after any
+// other error, or the end of ctx, whether it was applied is unknown. That holds for a
+// *fence.OriginError too: another cluster has answered, which may be a copy that has the claim.
 func (g *Guard) Txn(ctx context.Context) clientv3.Txn { return &txn{g: g, ctx: ctx} }
 
 // txn is the caller's Txn while it is put together: a clientv3.Txn, for one goroutine.

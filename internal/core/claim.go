@@ -9,6 +9,7 @@ package core
 //	either    Lost                     entering, under a new ID
 //	          Rejected                 done; leaving if it may be in the line
 //	          GiveUp                   leaving
+//	          LeaseEnding, if Closed   leaving: the lease lives until all work has stopped
 //	          LeaseEnding, LeaseOver   done; the owner may enter another claim under the next lease
 //	leading   Ask, LeaseEnding         stopping
 //	          GiveUp                   leaving
@@ -204,6 +205,9 @@ func (c *Claim) stepStanding(e ClaimEvent) ClaimOrder {
 	case GiveUp:
 		return c.leave()
 	case LeaseEnding, LeaseOver:
+		if e.Kind == LeaseEnding && e.Cause == Closed {
+			return c.leave() // else it would come first meanwhile, and nobody would lead
+		}
 		o := c.finish(e.Cause)
 		o.NextLease = true
 		return o

@@ -56,6 +56,7 @@ func TestClaimStories(t *testing.T) {
 		ask     = ClaimEvent{Kind: Ask, Cause: Resigned}
 		handed  = ClaimEvent{Kind: Ask, Cause: Transferred}
 		ending  = ClaimEvent{Kind: LeaseEnding, Cause: Expired}
+		closing = ClaimEvent{Kind: LeaseEnding, Cause: Closed}
 		over    = ClaimEvent{Kind: LeaseOver, Cause: Expired}
 		refused = ClaimEvent{Kind: Rejected}
 		to7     = ClaimEvent{Kind: Ask, Cause: Transferred, Successor: 7}
@@ -94,6 +95,11 @@ func TestClaimStories(t *testing.T) {
 			"enter+fresh enter+1 leave finish+free(resigned)"},
 		{"the lease ends while waiting", []ClaimEvent{stand, entered, ending, woken},
 			"enter+fresh await finish+free(expired) -"},
+		{"the session closes while waiting: the lease lives on, so the place is given up",
+			[]ClaimEvent{stand, entered, closing, woken, failed, left},
+			"enter+fresh await leave - leave+1 finish+free(resigned)"},
+		{"the session closes while entering: the claim may stand", []ClaimEvent{stand, closing, held, left},
+			"enter+fresh leave - finish+free(resigned)"},
 		{"the lease is over before a release is confirmed", []ClaimEvent{stand, held, giveUp, failed, over, left},
 			"enter+fresh lead leave+stop+right(resigned) leave+1 finish+free(resigned) -"},
 		{"a release goes on while the lease ends: it may stand until that is over", []ClaimEvent{stand, held, giveUp, failed, ending, failed, left},

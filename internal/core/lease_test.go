@@ -108,6 +108,9 @@ func TestTimingRelations(t *testing.T) {
 		"no drift":                 {Drift: 0.001},
 		"all drift":                {Drift: 0.9},
 		"a negative interval":      {Every: -sec},
+		"an endless interval":      {Every: math.MaxInt64},
+		"an endless attempt":       {Attempt: math.MaxInt64},
+		"an endless grace":         {Grace: math.MaxInt64},
 	} {
 		if err := bad.Fill(10 * sec).Validate(); err == nil {
 			t.Errorf("%s: %+v was accepted", name, bad)

@@ -57,6 +57,9 @@ func (t Timing) Validate() error {
 		return fmt.Errorf("drift %v is outside 0.005 … 0.5 (a part of the ttl; 0.10 suits clocks kept by NTP)", t.Drift)
 	case t.Grace < 0 || t.Every <= 0 || t.Attempt <= 0:
 		return fmt.Errorf("grace %v, renew interval %v and attempt limit %v must be positive", t.Grace, t.Every, t.Attempt)
+	case max(t.Grace, t.Every, t.Attempt) > t.TTL: // the sum below could overflow, and seem small
+		return fmt.Errorf("grace %v, renew interval %v, attempt limit %v: raise the ttl or lower what is above %v",
+			t.Grace, t.Every, t.Attempt, t.TTL)
 	}
 	if need, have := t.Every+2*t.Attempt+t.Grace, t.Span(); need > have {
 		return fmt.Errorf("renew interval %v + 2 × attempt limit %v + grace %v = %v is more than the %v that a ttl of %v can be trusted"+

@@ -21,6 +21,8 @@ type Source[T any] struct {
 	// itself, nothing follows what it yielded last.
 	Observe func(ctx context.Context, name string) iter.Seq2[T, error]
 	// Revision grows with each change. A value with a smaller one than was told before is not told.
+	// It is nil if Observe yields no old values: then one with a smaller revision is of a line that
+	// has begun anew, and readers would hear nothing until that has had as many changes.
 	Revision func(T) uint64
 	// Same says that b tells readers nothing that a has not.
 	Same func(a, b T) bool
@@ -187,7 +189,8 @@ func (h *Hub[T]) endLocked(t *topic[T]) {
 func (h *Hub[T]) tell(t *topic[T], v T, err error) {
 	h.mu.Lock()
 	old := t.latest
-	behind := old != nil && old.Err == nil && err == nil && h.src.Revision(v) < h.src.Revision(old.Value)
+	behind := h.src.Revision != nil && old != nil && old.Err == nil && err == nil &&
+		h.src.Revision(v) < h.src.Revision(old.Value)
 	if !behind {
 		t.latest = &News[T]{Value: v, Err: err}
 	}

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/memstore"
 )
 
 // store has one value, which observers follow. A read takes a second.
@@ -218,6 +221,33 @@ func TestWhatTellsNothingNewWakesNobody(t *testing.T) {
 		if n := wait(t, h.Join("n")); n.Value != 12 {
 			t.Errorf("a new reader got %d", n.Value)
 		}
+	})
+}
+
+// Where somebody deletes the object that a line is kept in, the line begins anew, with smaller
+// revisions.
+func TestALineThatBeginsAnewIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		session, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newStore(200)
+		h := New(Source[int]{Observe: s.observe, Same: func(a, b int) bool { return a == b }})
+		if States(session).src.Revision != nil {
+			t.Error("a linearizable store yields no old states")
+		}
+		defer h.Close()
+		r := h.Join("n")
+		wait(t, r)
+		s.set(1, nil)
+		if n := wait(t, r); n.Value != 1 {
+			t.Errorf("a reader got %d", n.Value)
+		}
+		if n := wait(t, h.Join("n")); n.Value != 1 {
+			t.Errorf("a new reader got %d", n.Value)
+		}
+		_ = session.Close(t.Context())
 	})
 }
 
