@@ -85,9 +85,9 @@ torture: tools ## real processes and a real cluster under real faults, FOR (defa
 torture-all: tools ## the same, and every other torture test for longer
 	cd test && TORTURE_FOR=$${FOR:-10m} TORTURE_CONTROL_FOR=4m TORTURE_ROUNDS=100 TORTURE_LONG=10 go test -count=1 $(RACE) -timeout 90m -v ./torture
 
-stores: tools kube-apiserver ## every store but etcd: their servers' own faults at length, then ROUNDS faults of real processes on each (default 24), and all at once FOR (default 5m)
+stores: tools kube-apiserver ## every store but etcd: their servers' own faults at length, then ROUNDS faults of real processes on each (default 24), and each FOR (default 5m), as many at once as there are processors
 	PRIMACY_PG_LONG=1 PRIMACY_ZK=all TORTURE_REDIS=1 PRIMACY_REDLOCK_JUDGE=60s go test -count=1 -p 1 -timeout 40m ./internal/zktest ./pgstore ./redisstore ./redlockstore ./zkstore
-	REGISTER_SEEDS=2000 go test -count=1 -timeout 30m -run '^TestNeverTwo$$' ./registerstore
+	REGISTER_SEEDS=$${SEEDS:-2000} go test -count=1 -timeout 30m -run '^TestNeverTwo$$' ./registerstore
 	cd test && TORTURE_ROUNDS=$${ROUNDS:-24} go test -count=1 -timeout 60m -v -run 'TestRunOnStores$$' ./torture
 	cd test && TORTURE_FOR=$${FOR:-5m} go test -count=1 -timeout 60m -v -run 'TestTortureOnStores$$' ./torture
 
@@ -180,7 +180,7 @@ torture-etcd:
 	$(MAKE) locks FOR=2m
 
 torture-stores:
-	$(MAKE) stores FOR=3m ROUNDS=12
+	$(MAKE) stores FOR=1m ROUNDS=12 SEEDS=500
 
 services:
 	$(MAKE) cron FOR=3m

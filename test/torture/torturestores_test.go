@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +27,7 @@ func TestTortureOnStores(t *testing.T) {
 	t.Logf("TORTURE_SEED=%d TORTURE_FOR=%v", seed, d)
 	var all sync.WaitGroup
 	stores := chosen(t)
+	processors := make(chan struct{}, runtime.NumCPU()) // with more stores than that no lease is renewed in time
 	for _, under := range stores {
 		if d < time.Minute && under.long && os.Getenv("TORTURE_STORE") == "" {
 			continue
@@ -36,7 +38,11 @@ func TestTortureOnStores(t *testing.T) {
 		if testing.Short() { // beside the tests of other packages: one after the other
 			torture()
 		} else {
-			all.Go(torture)
+			all.Go(func() {
+				processors <- struct{}{}
+				defer func() { <-processors }()
+				torture()
+			})
 		}
 	}
 	all.Wait()
