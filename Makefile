@@ -167,7 +167,7 @@ peers: ## the tests of the other libraries' workers
 
 # Parts of make verify that are made of others: each takes at most 20 minutes on 2 cores.
 models: check lint
-	$(MAKE) spec seals sim pgsim FOR=5m
+	$(MAKE) spec seals sim pgsim FOR=3m
 
 conformance-all:
 	$(MAKE) conformance COUNT=5
