@@ -408,15 +408,22 @@ type etcdServing struct {
 
 func (e *etcdServing) register(f *pflag.FlagSet) {
 	f.StringArrayVar(&e.addrs, "etcd-api", nil,
-		"HOST:PORT for clients of etcd: election, lock and lease calls, gRPC and JSON; guarded as --listen")
+		"HOST:PORT for clients of etcd: election, lock and lease calls, gRPC and JSON; other than loopback only with "+
+			"--tls-cert, --tls-key and --token-file")
 }
 
-// listenEtcd opens what it is served on.
+// listenEtcd opens what it is served on. Clients' certificates are not enough there: without a
+// token etcdapi serves loopback only, and the whole server would end after it has begun to serve.
 func (s *server) listenEtcd(ctx context.Context) error {
+	secured := s.secured
+	if !secured.Token {
+		secured.TLS = nil
+	}
+	words := strings.NewReplacer("--listen", "--etcd-api", " or --tls-client-ca", "")
 	for _, addr := range s.etcd.addrs {
-		l, err := s.secured.ListenTCP(ctx, addr)
+		l, err := secured.ListenTCP(ctx, addr)
 		if err != nil {
-			return errors.New(strings.ReplaceAll(err.Error(), "--listen", "--etcd-api"))
+			return errors.New(words.Replace(err.Error()))
 		}
 		s.etcd.open = append(s.etcd.open, l)
 	}

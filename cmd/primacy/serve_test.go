@@ -409,6 +409,17 @@ func TestServeGuardsItsEtcdAPI(t *testing.T) {
 		"0.0.0.0:0").ends(exitUsage).inOneLine().complains("--etcd-api", "--token-file")
 	w.start("serve", "--socket", "none", "--listen", "127.0.0.1:0", "--etcd-api",
 		"nonsense").ends(exitUsage).inOneLine().complains("--etcd-api")
+	// clients' certificates are enough for --listen only: nothing is served meanwhile
+	cert, key := filepath.Join(w.dir, "cert"), filepath.Join(w.dir, "key")
+	certPEM, keyPEM := pemPair(t)
+	for file, text := range map[string][]byte{cert: certPEM, key: keyPEM} {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := w.start("serve", "--listen", "127.0.0.1:0", "--etcd-api", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key,
+		"--tls-client-ca", cert).ends(exitUsage).inOneLine()
+	p.complains("--etcd-api 0.0.0.0:0 is reached from other machines", "and --token-file, or")
 }
 
 // TestTheEtcdPageHolds types the commands of docs/etcd-api.md.
