@@ -80,7 +80,8 @@ func hint(word string) string {
 
 // setBesideFlags are the variables that commands and hooks are given, and that no flag has.
 var setBesideFlags = []string{"PRIMACY_NAME", tokenEnv, ttlEnv, roleEnv, eventEnv, leaderEnv, reasonEnv, stateFileEnv,
-	heldEnv, shardEnv, shardsEnv, "PRIMACY_CRON_JOB", "PRIMACY_CRON_INSTANT", "PRIMACY_CRON_ATTEMPT"}
+	heldEnv, shardEnv, shardsEnv, "PRIMACY_CRON_JOB", "PRIMACY_CRON_INSTANT", "PRIMACY_CRON_ATTEMPT",
+	"PRIMACY_CRON_RUN"}
 
 // misspelt returns a warning for each variable that is probably meant for a flag and is the name of
 // none. Others stay untold: they may be anybody's, as those that Kubernetes makes of a service

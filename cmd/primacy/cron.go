@@ -72,7 +72,7 @@ from 1970, so the same on all machines). Times are in UTC, unless a time zone is
 Whoever runs a scheduled time first appends a record to the store. At most one run begins for each scheduled time
 and attempt. A run whose process dies or loses the store is ended by its guardian, recorded as lost, and tried
 again as often as the job's retries allow. Environment of a command: PRIMACY_CRON_JOB, PRIMACY_CRON_INSTANT (the
-scheduled time), PRIMACY_CRON_ATTEMPT, PRIMACY_TOKEN (send it with every write), PRIMACY_ID.
+scheduled time), PRIMACY_CRON_ATTEMPT, PRIMACY_CRON_RUN, PRIMACY_TOKEN (send it with every write), PRIMACY_ID.
 
 After SIGTERM or ^C no run begins any more, and running commands get SIGTERM; with --drain they are waited for,
 until a second signal. Exit codes: 0 stopped by a signal; 121 store unreachable before start; 125 usage, or a

@@ -217,6 +217,10 @@ func TestWhatACronCommandGets(t *testing.T) {
 	if !want.MatchString(p.out.String()) {
 		t.Errorf("the environment is\n%s", p.out.String())
 	}
+	given := regexp.MustCompile(`PRIMACY_\S+`).FindAllString(p.out.String(), -1)
+	if w := misspelt(rootCommand(&app{}), given); len(w) > 0 {
+		t.Errorf("a command that calls primacy is told %q", w)
+	}
 	for _, none := range []string{"PRIMACY_RUN_TIMEOUT", "PRIMACY_LOOK", "PRIMACY_PREFIX"} {
 		if strings.Contains(p.out.String(), none) {
 			t.Errorf("%s was passed on", none)
