@@ -227,7 +227,7 @@ func (o *lifeOptions) runFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.onElected, "on-elected", "", "a shell line to run before COMMAND")
 	f.StringVar(&o.onDeposed, "on-deposed", "", "a shell line to run when a term has ended")
 	f.StringVar(&o.onLeaderChange, "on-leader-change", "",
-		"a shell line to run when another candidate begins to lead, or nobody leads")
+		"a shell line to run when the leader changes, to this process too, or nobody leads")
 	f.DurationVar(&o.backoff, "backoff", 30*time.Second,
 		"when COMMAND failed soon after its start the last times on this host, wait before standing again: 1s, "+
 			"twice as long each time, at most this; 0: never")
