@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Every test that the documents name exists: an invariant without its test is a handOverRequest.
+// Every test that the documents name exists: an invariant without its test is a wish.
 func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 	exists := map[string]bool{}
 	fn := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
