@@ -16,24 +16,31 @@ var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 
 // GrantInTerm grants a lease of which the raft term of the grant is known: the one in its answer.
 //
-// Terms never fall from one log entry to the next. So the term of the grant's entry is at least the
-// newest term known before the call. If the answer bears exactly that newest term, GrantInTerm
-// takes it for the grant's. Otherwise it drops the lease and grants another one.
+// Terms never fall from one log entry to the next. So the term of the grant's entry is at least
+// every term that an answer bore before the call. If the grant's answer bears one of those two, the
+// newest and that of the grant before, GrantInTerm takes it for the grant's. Otherwise the answer
+// may have left only after a later term had begun, so GrantInTerm drops the lease and grants
+// another one.
 //
-// An answer may bear an older term than its entry, never a newer one (see Wire.Prove). If so, the
-// lease was granted in a later term than its caller believes. That is safe: the next renewal finds
-// the later term, and the caller moves its claims once more.
+// The newest alone would not do. Where etcd was put back to a backup, or begun anew, its terms begin
+// anew too, and no grant would bear that one.
+//
+// An answer may bear an older term than its entry (see Wire.Prove). If so, the lease was granted in
+// a later term than its caller believes. That is safe: the next renewal finds the later term, and
+// the caller moves its claims once more.
 func GrantInTerm[R any](term func() uint64, grant func() (R, *pb.ResponseHeader, error), drop func(R),
 ) (r R, err error) {
+	last := term()
 	for range 3 {
-		before := term()
+		newest := term()
 		r, header, err := grant()
 		if err != nil {
 			return r, err
 		}
-		if header.GetRaftTerm() == before {
+		if t := header.GetRaftTerm(); t == newest || t == last {
 			return r, nil
 		}
+		last = header.GetRaftTerm()
 		drop(r)
 	}
 	return r, ErrMoved
