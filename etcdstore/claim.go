@@ -262,7 +262,7 @@ func (l *lease) failed(ctx context.Context, seat *seatState, c driver.Claim, att
 ) (p driver.Place, err error, done bool) {
 	own, rec := kvAt(resp, 0), kvAt(resp, 1)
 	switch {
-	case rec == nil || rec.CreateRevision != l.recordCreated:
+	case !l.stands(rec, att):
 		return p, l.lost(verb("claim", c.Name)), true
 	case own != nil:
 		return l.adopt(ctx, seat, c, own)

@@ -125,7 +125,7 @@ func (l *lease) swap(from string, token int64, to string, c driver.Claim, att at
 // notes that.
 func (l *lease) recordChanged(resp *pb.TxnResponse, att attachment) bool {
 	own, rec := kvAt(resp, 0), kvAt(resp, 1)
-	if own != nil || rec == nil || rec.CreateRevision != l.recordCreated || rec.ModRevision == att.recordMod {
+	if own != nil || !l.stands(rec, att) || rec.ModRevision == att.recordMod {
 		return false
 	}
 	l.noteRecord(rec.ModRevision, rec.Lease)

@@ -95,7 +95,7 @@ func (r *renewal) renew(ctx context.Context, member etcdwire.MemberConn) error {
 	}
 	rec := kvAt(read, 0)
 	switch {
-	case rec == nil || rec.CreateRevision != r.recordCreated || rec.Lease == 0:
+	case !r.stands(rec, att) || rec.Lease == 0:
 		return errRecord
 	case rec.Lease != att.lease:
 		// An earlier move was carried out and its answer lost, or another program moved the record.
@@ -180,14 +180,14 @@ func (r *renewal) moveRecord(ctx context.Context) error {
 			return nil
 		}
 		rec := kvAt(txn, 0)
-		if !r.made(rec) || r.heartbeat != nil && !r.made(kvAt(txn, 1)) {
+		if !r.stands(rec, att) || r.heartbeat != nil && !r.made(kvAt(txn, 1)) {
 			return errRecord
 		}
 		r.noteRecord(rec.ModRevision, rec.Lease)
 	}
 }
 
-// made reports whether the key that was read was made by Grant: the record, or the heartbeat.
+// made reports whether the heartbeat that was read is the one that Grant made.
 func (r *renewal) made(kv *mvccpb.KeyValue) bool {
 	return kv != nil && kv.CreateRevision == r.recordCreated
 }
@@ -249,7 +249,7 @@ func (r *renewal) moveSomeClaims(ctx context.Context, att attachment, some []*se
 	}
 	if !resp.Succeeded {
 		rec := kvAt(resp, 0)
-		if !r.made(rec) {
+		if !r.stands(rec, att) {
 			return false, errRecord
 		}
 		r.noteRecord(rec.ModRevision, rec.Lease)

@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdsim"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 )
 
@@ -67,5 +69,84 @@ func TestAnEtcdThatBeganAnewGrantsLeases(t *testing.T) {
 	}
 	if err := grantedAgain(t, s); err != nil {
 		t.Errorf("a process that knew raft term %d gets no lease any more: %v", known, err)
+	}
+}
+
+// TestARestoredEtcdEndsTheSession: etcd is put back to a backup of before the session's last move,
+// in the same raft term as before. The lease that the session renews is not there, and its claim is
+// on one that nobody renews: whoever is next leads when that one ends.
+func TestARestoredEtcdEndsTheSession(t *testing.T) {
+	t.Parallel()
+	srv, data := onDisk(t)
+	s, _, _ := gated(t, srv.Endpoint(), srv.Endpoint())
+	l := granted(t, s, "a", 10*time.Second)
+	claimed(t, l, "x")
+	if err := renewedOnce(t, l); err != nil {
+		t.Fatal(err)
+	}
+	first := l.attachment().lease
+	srv.Kill()
+	copyAll(t, data, data+".bak")
+	srv.Restart()
+	if err := renewedOnce(t, l); err != nil || l.attachment().lease == first {
+		t.Fatalf("Renew = %v on lease %x, want the session on another than %x", err, l.attachment().lease, first)
+	}
+	srv.Kill()
+	put(t, data, data+".bak")
+	srv.Restart()
+	if err := renewedOnce(t, l); !errors.Is(err, driver.ErrGone) {
+		t.Errorf("Renew = %v, though etcd does not know the lease that it renewed", err)
+	}
+	if err := grantedAgain(t, s); err != nil {
+		t.Errorf("Grant: %v", err)
+	}
+}
+
+// TestSimulatedSessionInAnOlderEtcd: the session knows a later state of its record, or another one of
+// the same revision, and a lease that is not there. Whatever it asks first tells it that it has
+// ended, and soon: what it was about to do would never fit.
+func TestSimulatedSessionInAnOlderEtcd(t *testing.T) {
+	ofClaim := func(_ driver.Place, err error) error { return err }
+	for _, c := range []struct {
+		what  string
+		later int64 // revisions
+		ask   func(ctx context.Context, l *lease, p driver.Place) error
+	}{
+		{"Renew", 5, func(ctx context.Context, l *lease, _ driver.Place) error { return l.Renew(ctx) }},
+		{"Renew", 0, func(ctx context.Context, l *lease, _ driver.Place) error { return l.Renew(ctx) }},
+		{"Claim", 5, func(ctx context.Context, l *lease, _ driver.Place) error {
+			return ofClaim(l.claim(ctx, driver.Claim{Name: "y", ID: "y-1"}))
+		}},
+		{"Exchange", 5, func(ctx context.Context, l *lease, p driver.Place) error {
+			return ofClaim(l.Exchange(ctx, p, reentry("2", "2")))
+		}},
+		{"the move of the record", 5, func(ctx context.Context, l *lease, _ driver.Place) error {
+			return l.moveRecord(ctx)
+		}},
+		{"the move of claims", 5, func(ctx context.Context, l *lease, _ driver.Place) error {
+			l.session.mu.Lock()
+			l.attached.claimsMoved = false
+			l.session.mu.Unlock()
+			return l.moveClaims(ctx)
+		}},
+	} {
+		simulated(t, func(t *testing.T, cluster *etcdsim.Cluster) {
+			s, g := gatedAt(t, cluster, 0, 0)
+			l := granted(t, s, "a", 10*time.Second)
+			p := claimed(t, l, "x")
+			if err := renewedOnce(t, l); err != nil {
+				t.Fatal(err)
+			}
+			l.session.mu.Lock()
+			l.attached.lease, l.attached.recordMod = l.attached.lease+1, l.attached.recordMod+c.later
+			l.session.mu.Unlock()
+			before := g.calls.Load()
+			err := c.ask(ending(t, 10*time.Second), l, p)
+			over := isGone(err) && l.over() || errors.Is(err, errRecord)
+			if n := g.calls.Load() - before; !over || n > 20 {
+				t.Errorf("seed 1: %s, %d revisions behind: %v after %d requests, want the session to be over",
+					c.what, c.later, err, n)
+			}
+		})
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/storeutil"
 )
@@ -120,6 +122,18 @@ func (se *session) noteRecord(mod, id int64) {
 	if se.attached.lease != id {
 		se.attached = attachment{lease: id, recordMod: mod, oldLeases: append(se.attached.oldLeases, se.attached.lease)}
 	}
+}
+
+// stands reports whether rec, read for a request that was sent once att was known, is the session's
+// record as it is now.
+//
+// It is not where rec is older than att, or has another lease at the same revision. Revisions only
+// grow, and the record is read through etcd's log, whichever member answers. So then etcd was put
+// back to an earlier state. The lease that the session renews is not in that state, nor are claims
+// that entered since; whoever is next there leads once the lease of then has ended.
+func (se *session) stands(rec *mvccpb.KeyValue, att attachment) bool {
+	return rec != nil && rec.CreateRevision == se.recordCreated &&
+		(rec.ModRevision > att.recordMod || rec.ModRevision == att.recordMod && rec.Lease == att.lease)
 }
 
 // Left implements [driver.LeaseTimer]. Etcd tells whole seconds, on its leader's clock, which
