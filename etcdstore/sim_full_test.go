@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -99,4 +100,39 @@ func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 			t.Errorf("seed 1: tokens %v, want that of the next alone", got)
 		}
 	})
+}
+
+// TestSimulatedADoubtfulLeaderHandsOverWhileEtcdIsFull: the first answer to its claim was lost, so a
+// hand-over takes a put, which etcd refuses. Transfer says so once and for all, and a release lets
+// the next one hold. Late: etcd has carried the hand-over out.
+func TestSimulatedADoubtfulLeaderHandsOverWhileEtcdIsFull(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+			s, _ := gatedAt(t, c, 0, 0)
+			other, _ := gatedAt(t, c, 1, 0)
+			l := granted(t, s, "a", time.Minute)
+			c.Hold(0, 0, false, true) // the first answer is lost
+			p := claimed(t, l, "x")
+			c.Hold(0, 0, false, false)
+			next := granted(t, other, "b", time.Minute)
+			q := claimed(t, next, "x")
+			c.Fill(late, func(txn *pb.TxnRequest) bool { return puts(txn, l.recordKey) })
+			if err := l.Transfer(ending(t, 5*time.Second), p, q.Token); !errors.Is(err, driver.ErrRefused) {
+				t.Errorf("seed 1: late %v: Transfer = %v, want ErrRefused: it would be tried again for ever", late, err)
+			}
+			if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) {
+				t.Errorf("seed 1: late %v: Release = %v, want etcd's error: a put of the claim may be under way", late, err)
+			}
+			if _, err := drivertest.Await(ending(t, 5*time.Second), next, q); err != nil {
+				t.Errorf("seed 1: late %v: nobody can follow while etcd is full: %v", late, err)
+			}
+			c.Fill(false, nil)
+			if err := l.Release(ending(t, 5*time.Second), p); err != nil {
+				t.Error(err)
+			}
+			if got := tokensOf(c); len(got) != 1 || got[0] != q.Token {
+				t.Errorf("seed 1: late %v: tokens %v, want that of the next alone", late, got)
+			}
+		})
+	}
 }
