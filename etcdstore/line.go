@@ -353,20 +353,31 @@ func ownerOf(kv *mvccpb.KeyValue) owner {
 // Ask implements [driver.Asker]. The request is a key on the holder's own lease, and goes with it.
 func (s *Store) Ask(ctx context.Context, name string, r driver.Request) error {
 	what := verb("ask", name)
-	holder, slots, err := s.holding(ctx, what, name, r.Token, false)
-	switch {
-	case err != nil:
-		return err
-	case holder == nil:
-		return placeGone("ask", name)
-	case slots != 0:
-		return refused(what, "that claim is shared, and only who holds a name alone can be asked")
-	}
 	value, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return s.deliver(ctx, what, name, holder, value)
+	for ended := int64(0); ; {
+		holder, slots, err := s.holding(ctx, what, name, r.Token, false)
+		switch {
+		case err != nil:
+			return err
+		case holder == nil:
+			return placeGone("ask", name)
+		case slots != 0:
+			return refused(what, "that claim is shared, and only who holds a name alone can be asked")
+		}
+		err = s.deliver(ctx, what, name, holder, value)
+		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return err
+		}
+		// The etcd lease that the claim was on has ended since it was read, and the claim with it;
+		// or the claim was moved to another before, and its term goes on.
+		if holder.Lease == ended {
+			return notGone(err)
+		}
+		ended = holder.Lease
+	}
 }
 
 // deliver puts a request, if the claim it is meant for still stands.
