@@ -173,13 +173,18 @@ func (r *runner) start(term *primacy.Term, state *stateFile, out, errs *os.File)
 	return p, deadline, err
 }
 
-// feed moves the command's deadline on with each renewal.
+// feed moves the command's deadline on with each renewal. When the right is over it kills the
+// command: it may have been stopping with a grace since before, and somebody else may lead now.
 func (r *runner) feed(ctx context.Context, term *primacy.Term, d time.Duration, p *supervise.Process,
 	state *stateFile,
 ) {
 	for {
 		var err error
-		if d, err = term.NextDeadline(ctx, d); err != nil || d == 0 {
+		if d, err = term.NextDeadline(ctx, d); err != nil {
+			return
+		}
+		if d == 0 {
+			p.Stop(0)
 			return
 		}
 		p.Extend(d)

@@ -169,6 +169,28 @@ func TestLostWhileTheCommandEnds(t *testing.T) {
 	p.signal(syscall.SIGTERM).ends(143)
 }
 
+// The command was told to stop, and then the claim is lost: somebody else may lead, so what was
+// left of its time to stop is over too. The same for a hook in the term.
+func TestLostWhileTheCommandStops(t *testing.T) {
+	const deaf = `trap 'echo told' TERM; echo up; while :; do sleep 0.1; done`
+	for _, args := range [][]string{{"n", "sh", "-c", deaf}, {"--hook-timeout", "1h", "--on-elected",
+		"exec 1>>log; " + deaf, "n", "true"}} {
+		t.Run(args[0], func(t *testing.T) {
+			w := newWorld(t)
+			p := w.start(append([]string{"run", "--ttl", "5m", "--stop-timeout", "2m"}, args...)...)
+			tells := func(text string) {
+				w.eventually("it says "+text, func() bool { return strings.Contains(p.out.String()+w.read("log"), text) })
+			}
+			tells("up")
+			asked := w.start("resign", "n")
+			tells("told")
+			w.revoke(w.awaitLine("n", 1)[0].Lease)
+			p.wait() // a minute at most, not the two that it had
+			asked.wait()
+		})
+	}
+}
+
 // With stop-now a renewal that fails in the pause before a restart counts too, and it is told as
 // what it is.
 func TestStopNowInThePause(t *testing.T) {

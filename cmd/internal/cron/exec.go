@@ -97,11 +97,16 @@ func (c *Commands) start(t *primacy.Term, cmd supervise.Command) (p *supervise.P
 	}
 }
 
-// feed moves the command's deadline on with each renewal.
+// feed moves the command's deadline on with each renewal. When the right is over it kills the
+// command: it may have been stopping with a grace since before, and another may run now.
 func feed(ctx context.Context, t *primacy.Term, d time.Duration, p *supervise.Process) {
 	for {
 		var err error
-		if d, err = t.NextDeadline(ctx, d); err != nil || d == 0 {
+		if d, err = t.NextDeadline(ctx, d); err != nil {
+			return
+		}
+		if d == 0 {
+			p.Stop(0)
 			return
 		}
 		p.Extend(d)

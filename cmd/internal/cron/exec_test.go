@@ -22,8 +22,13 @@ func TestMain(m *testing.M) {
 }
 
 // A command whose claim somebody has removed is killed at once, not after stop_timeout: another
-// process may have the claim already, and run the command.
+// process may have the claim already, and run the command. So is one that was told to stop before.
 func TestACommandWhoseClaimIsGoneIsKilledAtOnce(t *testing.T) {
+	t.Run("running", func(t *testing.T) { loseTheClaim(t, false) })
+	t.Run("stopping", func(t *testing.T) { loseTheClaim(t, true) })
+}
+
+func loseTheClaim(t *testing.T, stopping bool) {
 	const grace, soon = 45 * time.Second, 20 * time.Second
 	st := memstore.New(memstore.Options{})
 	s, err := primacy.NewSession(st, &primacy.Options{ID: "p", TTL: time.Minute})
@@ -35,10 +40,10 @@ func TestACommandWhoseClaimIsGoneIsKilledAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs := filepath.Join(t.TempDir(), "runs")
+	dir := t.TempDir()
 	j := DefaultJob()
 	j.Name, j.Spec, j.StopTimeout = "j", "* * * * *", grace
-	j.Command = []string{"/bin/sh", "-c", "trap '' TERM; : >" + runs + "; while :; do sleep 0.1; done"}
+	j.Command = []string{"/bin/sh", "-c", "cd " + dir + "; trap ': >told' TERM; : >runs; while :; do sleep 0.1; done"}
 	job, err := j.Check()
 	if err != nil {
 		t.Fatal(err)
@@ -48,23 +53,32 @@ func TestACommandWhoseClaimIsGoneIsKilledAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan Ended, 1)
-	go func() { ended <- c.Run(nil, h, Run{Job: job, ID: ID{time.Now(), 1}, Name: "r", Claim: "cron/j"}) }()
-	for end := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(runs); err == nil {
-			break
+	ended, stop := make(chan Ended, 1), make(chan struct{})
+	go func() { ended <- c.Run(stop, h, Run{Job: job, ID: ID{time.Now(), 1}, Name: "r", Claim: "cron/j"}) }()
+	await := func(file string) {
+		for end := time.Now().Add(soon); ; time.Sleep(time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the command did not make the file %s", file)
+			}
 		}
-		if time.Now().After(end) {
-			t.Fatal("the command did not start")
-		}
+	}
+	await("runs")
+	want := Lost
+	if stopping {
+		close(stop)
+		await("told")
+		want = Stopped
 	}
 	if err := st.RemoveClaim(t.Context(), "cron/j", uint64(h.(TermHold).Term.ClaimToken())); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case e := <-ended:
-		if e.Verdict != Lost || e.Late != 0 {
-			t.Errorf("got %+v, want lost", e)
+		if e.Verdict != want || e.Late != 0 {
+			t.Errorf("got %+v, want %s", e, want)
 		}
 	case <-time.After(soon):
 		t.Errorf("the command runs %v after its claim was removed", soon)
