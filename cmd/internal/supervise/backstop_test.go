@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -154,16 +155,22 @@ func TestARecycledProcessIDIsNotSpared(t *testing.T) {
 		send(t, unix.SIGKILL, pid)
 		_, _ = syscall.Wait4(pid, nil, 0, nil)
 	}()
-	st, ok := procfs.Look(pid)
-	if !ok {
-		t.Fatal("the child is gone")
+	alive, ended := exec.Command("sleep", "60"), exec.Command("true")
+	for _, cmd := range []*exec.Cmd{alive, ended} {
+		if err := s.StartOther(cmd); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for start, spared := range map[string]bool{st.Start: true, "1": false} {
+	defer func() { _ = alive.Process.Kill(); _ = alive.Wait() }()
+	if err := ended.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	for cmd, spared := range map[*exec.Cmd]bool{alive: true, ended: false} {
 		s.mu.Lock()
-		s.spared[pid] = child{start, true}
+		s.spared[pid] = cmd
 		s.mu.Unlock()
 		if found := len(s.descendantsToKill(os.Getpid(), snapshot)) > 0; found == spared {
-			t.Errorf("a child that began at %s, noted as %s: to be killed %v", st.Start, start, found)
+			t.Errorf("a child under the number of one that lives (%v) is to be killed: %v", spared, found)
 		}
 	}
 }

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 			stampMain(os.Args[2], os.Args[3], os.Args[4:])
 		case "__daemon":
 			daemonMain(os.Args[2], os.Args[3])
+		case "__hidden":
+			hiddenMain(os.Args[2])
 		case "__leave":
 			leaveMain()
 		}

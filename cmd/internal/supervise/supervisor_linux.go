@@ -3,6 +3,7 @@ package supervise
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/primacy-go/primacy/cmd/internal/procfs"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"golang.org/x/sys/unix"
 )
@@ -27,39 +27,41 @@ type Supervisor struct {
 	// isolate: commands run in PID namespaces. Set by Isolate, then only read.
 	isolate bool
 
+	maxPID int // the largest process ID. Set by New, then only read.
+
 	// mu guards spared and commands. StartOther holds it from before the start of a child until the
 	// child is in spared. So killLostTree never takes a new child for an orphan of the lost
 	// guardian.
 	mu sync.Mutex
 	// spared are the children that killLostTree does not kill, by process ID: those from
-	// StartOther, and those that were there at New.
-	spared map[int]child
+	// StartOther, and, with nil, those that were there at New. A child's process ID is its own until
+	// it is reaped: by its exec.Cmd, which knows, or by reapDead, which removes it here.
+	spared map[int]*exec.Cmd
 	// commands are the running commands, by process ID; their watchers keep the list. reapDead does
 	// not reap them, because killLostTree needs their exit status.
 	commands map[int]bool
-}
-
-// child is a child of this process.
-type child struct {
-	start string // its start time: with the process ID, it names one process for all time
-	// byStartOther: its exec.Cmd reaps it. Otherwise reapDead does, if the program has called Reap.
-	byStartOther bool
 }
 
 // New makes this process a child subreaper, so that the processes below a lost guardian fall to it,
 // and returns its Supervisor. Call it before the first signal.Notify, which forgets what was
 // ignored. From then on start every other child with [Supervisor.StartOther].
 func New() (*Supervisor, error) {
+	// Of another PID namespace /proc shows other processes under our numbers.
+	if self, err := os.Readlink("/proc/self"); err != nil || self != strconv.Itoa(os.Getpid()) {
+		return nil, errors.New("/proc is missing, or of another PID namespace: mount that of this one " +
+			"(unshare --mount-proc)")
+	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become child subreaper: %w", err)
 	}
-	s := &Supervisor{ignoredSignals: ignoredSignals(), spared: map[int]child{}, commands: map[int]bool{}}
+	s := &Supervisor{ignoredSignals: ignoredSignals(), maxPID: maxPID(), spared: map[int]*exec.Cmd{},
+		commands: map[int]bool{}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// This process may have children already: another program (a shell, say) ran in it, started
 	// them, and then replaced itself by this program with exec.
-	for _, pid := range snapshot()(os.Getpid()) {
-		s.addLocked(pid, false)
+	for _, pid := range append(snapshot()(os.Getpid()), newChildLister()(os.Getpid())...) {
+		s.spared[pid] = nil
 	}
 	return s, nil
 }
@@ -82,7 +84,7 @@ func (s *Supervisor) StartOther(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	s.addLocked(cmd.Process.Pid, true)
+	s.addLocked(cmd)
 	return nil
 }
 
@@ -113,24 +115,22 @@ const (
 	checkLimit      = 30 * time.Second // how long that may take
 )
 
-// addLocked adds a child to spared. It first removes the dead: otherwise spared would grow for
-// ever, and a dead child's process ID may belong to another process later.
-func (s *Supervisor) addLocked(pid int, byStartOther bool) {
+// addLocked adds a child to spared. It first removes those that were reaped: otherwise spared would
+// grow for ever.
+func (s *Supervisor) addLocked(cmd *exec.Cmd) {
 	for old := range s.spared {
 		if !s.isSparedLocked(old) {
 			delete(s.spared, old)
 		}
 	}
-	if st, ok := procfs.Look(pid); ok {
-		s.spared[pid] = child{st.Start, byStartOther}
-	}
+	s.spared[cmd.Process.Pid] = cmd
 }
 
-// isSparedLocked says whether the process with this pid exists and is in spared.
+// isSparedLocked says whether the process with this pid is in spared. It asks the exec.Cmd, not
+// /proc, which may hide the process: after the child was reaped, an orphan may have its process ID.
 func (s *Supervisor) isSparedLocked(pid int) bool {
-	c, spared := s.spared[pid]
-	st, alive := procfs.Look(pid)
-	return spared && alive && st.Start == c.start
+	cmd, spared := s.spared[pid]
+	return spared && (cmd == nil || !errors.Is(cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone))
 }
 
 // commandStarted keeps reapDead from reaping the command. A watcher calls it when its guardian has
@@ -158,40 +158,68 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 	delete(s.spared, guardian)
 	s.mu.Unlock()
 	self := os.Getpid()
-	round := func(lister func() childLister) (found bool) {
-		for _, d := range s.descendantsToKill(self, lister) {
-			if d.pid == guardian && isDead(guardian) {
-				continue
-			}
-			found = true
+	reap := func(pid int) {
+		// Wait4 fails while pid is the child of another process. Later that process reaps it, or it
+		// dies: then pid becomes our child, and a later round reaps it.
+		var w syscall.WaitStatus
+		if got, _ := syscall.Wait4(pid, &w, unix.WNOHANG|unix.WALL, nil); got > 0 && pid == command {
+			wait, reaped = w, true
+		}
+	}
+	// Two rounds in a row must find nothing. One is not enough: it can miss a child whose parent
+	// dies meanwhile.
+	var took time.Duration
+	for empty, n := 0, 0; empty < 2; n++ {
+		time.Sleep(max(time.Duration(min(n, 20))*time.Millisecond, took))
+		began := boottime.Now()
+		// Parents first, and at all depths. Where the kernel lists children, this looks at our
+		// descendants only: a look at all processes of a busy machine has taken longer than the
+		// margin.
+		for _, d := range s.descendantsToKill(self, newChildLister) {
 			d.signal(self, unix.SIGKILL)
-			if d.pid == guardian {
-				continue
-			}
-			// Wait4 fails while d is the child of another process. Later that process reaps d, or
-			// it dies: then d becomes our child, and a later round reaps it.
-			var w syscall.WaitStatus
-			if pid, _ := syscall.Wait4(d.pid, &w, unix.WNOHANG|unix.WALL, nil); pid > 0 && pid == command {
-				wait, reaped = w, true
+			if d.pid != guardian {
+				reap(d.pid)
 			}
 		}
-		return found
-	}
-	// Where the kernel lists children, this looks at our descendants only: a look at all processes
-	// of a busy machine has taken longer than the margin.
-	round(newChildLister)
-	// A snapshot of all processes finds more. Two rounds in a row must find nothing. One is not
-	// enough. A guardian may die during a round, and its children become ours only after that. And
-	// a snapshot, which reads one process after the other, can miss a child whose parent dies
-	// meanwhile.
-	for empty, n := 0, 0; empty < 2; n++ {
-		time.Sleep(time.Duration(min(n, 20)) * time.Millisecond)
+		// That may miss what /proc does not show. But whatever is left of the tree is below a child
+		// of ours, and which those are the kernel says.
 		empty++
-		if round(snapshot) {
+		if s.killOrphans(guardian, reap) {
 			empty = 0
 		}
+		took = boottime.Now() - began
 	}
 	return wait, reaped
+}
+
+// killOrphans kills and reaps our children, but not the spared ones, and returns whether there were
+// any, beside a guardian that is dead.
+func (s *Supervisor) killOrphans(guardian int, reap func(pid int)) (found bool) {
+	for _, pid := range ownChildren(s.maxPID) {
+		found = s.killOrphan(pid, guardian, reap) || found
+	}
+	return found
+}
+
+// killOrphan is killOrphans for one process. Nobody reaps it meanwhile: whoever does so holds mu,
+// or kills what is left of another guardian.
+func (s *Supervisor) killOrphan(pid, guardian int, reap func(pid int)) (found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isSparedLocked(pid) {
+		return false
+	}
+	dead, ours := ownChild(pid)
+	if pid == guardian && (dead || !ours) {
+		return false
+	}
+	if ours {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		if pid != guardian {
+			reap(pid)
+		}
+	}
+	return true
 }
 
 // descendantsToKill lists our descendants, but not the spared children and nothing below them.
@@ -226,11 +254,10 @@ func (s *Supervisor) reapDead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, pid := range newChildLister()(os.Getpid()) {
-		st, ok := procfs.Look(pid)
-		c, spared := s.spared[pid]
-		byExecCmd := spared && c.byStartOther && c.start == st.Start
-		if ok && st.State == 'Z' && !s.commands[pid] && !byExecCmd {
+		byExecCmd := s.spared[pid] != nil && s.isSparedLocked(pid)
+		if dead, _ := ownChild(pid); dead && !s.commands[pid] && !byExecCmd {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
+			delete(s.spared, pid)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -25,21 +26,67 @@ func newChildLister() childLister {
 	return snapshot()
 }
 
-// childrenOfThreads reads the children of each thread of pid: the kernel may make any thread of a
-// subreaper the parent of an orphan.
+// childrenOfThreads returns what readChildren has read.
 func childrenOfThreads(pid int) []int {
+	pids, _ := readChildren(pid)
+	return pids
+}
+
+// readChildren reads the children of each thread of pid: the kernel may make any thread of a
+// subreaper the parent of an orphan. The kernel lists also children that /proc hides from us
+// (hidepid). An error: they could not be read, for want of a descriptor, say. One that is gone has
+// none: they have another parent.
+func readChildren(pid int) (pids []int, err error) {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
-	tasks, _ := os.ReadDir(dir) // an error: it is gone, and its children have another parent
-	var pids []int
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
 	for _, task := range tasks {
-		text, _ := os.ReadFile(dir + "/" + task.Name() + "/children")
+		text, oneErr := os.ReadFile(dir + "/" + task.Name() + "/children")
+		if oneErr != nil && unix.Access(dir+"/"+task.Name(), unix.F_OK) == nil { // else the thread has ended
+			err = oneErr
+		}
 		for _, field := range bytes.Fields(text) {
 			if child, err := strconv.Atoi(string(field)); err == nil {
 				pids = append(pids, child)
 			}
 		}
 	}
+	return pids, err
+}
+
+// ownChildren returns the process IDs of this process's children. If /proc does not tell, it asks
+// the kernel of each number up to maxPID, which takes up to two seconds.
+func ownChildren(maxPID int) []int {
+	pids, err := readChildren(os.Getpid())
+	if err == nil {
+		return pids
+	}
+	pids = nil
+	for pid := 1; pid <= maxPID; pid++ {
+		if _, ours := ownChild(pid); ours {
+			pids = append(pids, pid)
+		}
+	}
 	return pids
+}
+
+// ownChild asks the kernel, which needs neither /proc nor a descriptor, whether pid is a child of
+// this process that nobody has reaped, and whether it is dead.
+func ownChild(pid int) (dead, ours bool) {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+	return err == nil && info.Signo != 0, err == nil
+}
+
+// maxPID returns the largest process ID that the kernel gives.
+func maxPID() int {
+	text, _ := os.ReadFile("/proc/sys/kernel/pid_max")
+	if n, err := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil {
+		return n
+	}
+	return 1 << 22 // never more, on any kernel
 }
 
 // snapshot looks at every process of the machine once and returns a lister that answers from that.
@@ -84,7 +131,8 @@ func descendants(root int, children childLister, skip func(pid int) bool) []desc
 // always refers to the same process. Then it sends only if the parent of that process is d.parent,
 // or newParent. That is the process which inherits d when d.parent dies: the guardian, or the
 // supervisor when the guardian is lost. (In a PID namespace init inherits it instead: then signal
-// misses d, and a later look finds it below init.)
+// misses d, and a later look finds it below init.) If /proc does not show the process (hidepid), the
+// children that its parent has by now say the same.
 //
 // A new child of one of these two parents passes for d. For that the kernel must have used all
 // other pids since d was found, some milliseconds ago.
@@ -98,7 +146,10 @@ func (d descendant) signal(newParent int, sig unix.Signal) {
 		return
 	}
 	defer unix.Close(fd)
-	if s, ok := procfs.Look(d.pid); ok && (s.Parent == d.parent || s.Parent == newParent) {
+	s, shown := procfs.Look(d.pid)
+	if shown && (s.Parent == d.parent || s.Parent == newParent) ||
+		!shown && (slices.Contains(childrenOfThreads(d.parent), d.pid) ||
+			slices.Contains(childrenOfThreads(newParent), d.pid)) {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0)
 	}
 }
