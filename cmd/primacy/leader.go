@@ -33,7 +33,13 @@ ID per line if several share it.
   primacy leader billing --wait 30s        wait until there is one (with --is, --is-me: until it is that one)
   primacy leader billing --valid           within a command of 'primacy run': does it still lead? Needs no network.`,
 		Args: oneName,
-		RunE: func(cmd *cobra.Command, args []string) error { return showLeader(cmd.Context(), a, args[0], o) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			// An empty variable, most likely: whether anybody leads is not what was asked.
+			if o.is == "" && cmd.Flags().Changed("is") {
+				return errors.New("--is is empty: give the ID of a candidate")
+			}
+			return showLeader(cmd.Context(), a, args[0], o)
+		},
 	}
 	f := c.Flags()
 	f.BoolVar(&o.isMe, "is-me", false, "exit 0 if --id (or PRIMACY_ID) leads, else 1")
@@ -106,13 +112,14 @@ func awaitLeader(ctx context.Context, a *app, s *primacy.Session, store driver.S
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, o.wait)
 	defer cancel()
+	var unread error
 	for next, err := range e.Observe(waitCtx, primacy.HeedPauses) {
-		if st = next; err == nil && o.met(st) {
+		if st, unread = next, err; err == nil && o.met(st) {
 			return st, nil
 		}
 	}
-	if ctx.Err() == nil && errors.Is(waitCtx.Err(), context.DeadlineExceeded) {
-		return st, nil // the caller says what is missing
+	if ctx.Err() == nil {
+		return st, unread // without an error the caller says what is missing
 	}
 	return st, context.Cause(ctx)
 }

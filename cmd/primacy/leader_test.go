@@ -3,19 +3,25 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/memstore"
 )
 
 func TestLeaderAnswers(t *testing.T) {
@@ -56,6 +62,45 @@ func TestLeaderAnswers(t *testing.T) {
 	a.signal(syscall.SIGTERM).ends(128 + 15)
 	b.tells("leads n")
 	waitsForB.ends(0)
+}
+
+// An empty --is is a variable that is not set, not the question whether anybody leads.
+func TestWhetherNobodyInParticularLeadsIsNoQuestion(t *testing.T) {
+	w := newWorld(t)
+	w.start("run", "--id", "a", "n", "sleep", "1000").tells("leads n")
+	w.start("leader", "n", "--is", "").ends(exitUsage).inOneLine().complains("--is is empty")
+}
+
+// dying is a store that answers once.
+type dying struct {
+	driver.Store
+	asked atomic.Bool
+}
+
+func (d *dying) Line(ctx context.Context, name string) (driver.Line, error) {
+	if d.asked.Swap(true) {
+		return driver.Line{}, errors.New("it does not answer")
+	}
+	return d.Store.Line(ctx, name)
+}
+
+func (d *dying) Next(context.Context, string, uint64) (driver.Line, error) {
+	return driver.Line{}, errors.New("it does not answer")
+}
+
+// That the store does not answer any more is not that nobody leads.
+func TestAStoreThatDiesWhileALeaderIsWaitedFor(t *testing.T) {
+	st := &dying{Store: memstore.New(memstore.Options{})}
+	s, err := primacy.NewSession(st, &primacy.Options{ID: "asks"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	a := &app{timeout: limit}
+	_, err = awaitLeader(t.Context(), a, s, st, "n", leaderOptions{wait: time.Second})
+	if codeOf(err) != exitUnreachable {
+		t.Errorf("got %v", err)
+	}
 }
 
 func TestValidAsksNoNetwork(t *testing.T) {
