@@ -25,17 +25,13 @@ type lastAction struct {
 	Store   string            `json:"store"` // as --store has it
 	Lease   string            `json:"lease"`
 	Dir     string            `json:"dir"` // files that Store names are relative to it
-	Env     map[string]string `json:"env"` // the guardian has no environment
+	Env     map[string]string `json:"env"` // ours: the guardian has none
 	Message string            `json:"message"`
 
 	Name  string        `json:"name,omitempty"` // of the election, for its history; empty for a lock
 	Token primacy.Token `json:"token"`
 	ID    string        `json:"id"`
 }
-
-// lastActionEnv names what the store's client takes from the environment.
-var lastActionEnv = []string{"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy",
-	"ALL_PROXY", "all_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 
 // lastAction returns what the guardian is to do if this process is killed, nil where the store
 // cannot.
@@ -64,8 +60,8 @@ func (a *app) endLease(w lastAction, ttl time.Duration) *supervise.LastAction {
 		w.Store = embeddedScheme + dir
 	}
 	w.Dir, _ = os.Getwd()
-	for _, name := range lastActionEnv {
-		if v, ok := os.LookupEnv(name); ok {
+	for _, kv := range os.Environ() { // proxies, PG*, KUBECONFIG, and whatever a plugin of that needs
+		if name, v, ok := strings.Cut(kv, "="); ok {
 			w.Env[name] = v
 		}
 	}

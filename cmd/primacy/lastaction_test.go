@@ -15,6 +15,7 @@ import (
 
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
+	"github.com/primacy-go/primacy/internal/pgtest"
 )
 
 // stubborn is a command of two workers that write to acts: one that ends on SIGTERM, and one in a
@@ -239,6 +240,21 @@ func TestAKilledLockIsGivenBack(t *testing.T) {
 	if p.err.String() != "" {
 		t.Errorf("stderr %q, want nothing", p.err.String())
 	}
+}
+
+// The guardian reaches the store as its supervisor did, by what stood in the environment: here a
+// password.
+func TestTheGuardianHasTheEnvironmentForTheStore(t *testing.T) {
+	t.Parallel()
+	w := onStore(t, strings.Replace(withLogin(pgtest.Start(t, pgtest.Options{Password: swordfish}).URL()),
+		":"+swordfish+"@", "@", 1))
+	w.env = append(w.env, "PGPASSWORD="+swordfish)
+	if strings.Contains(w.store, swordfish) {
+		t.Fatal("the password is in the URL")
+	}
+	p := w.start("run", "--ttl", "5m", "n", "sh", "-c", upAndSleep).prints("up")
+	p.kill()
+	w.start("run", "n", "true").ends(0) // within a minute, not five
 }
 
 // TestAKilledHostsLeadershipIsGivenUp: the embedded store goes down with the supervisor that hosts
