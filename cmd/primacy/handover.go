@@ -76,6 +76,7 @@ type request struct {
 
 func (r *request) flags(c *cobra.Command, why, howLong string) {
 	c.Flags().StringVar(&r.reason, "reason", "", why)
+	_ = c.Flags().SetAnnotation("reason", noVariable, nil) // a hook finds in PRIMACY_REASON why a term ended
 	c.Flags().DurationVar(&r.wait, "wait", 30*time.Second, howLong)
 	c.Flags().BoolVar(&r.force, "force", false,
 		"step down also where 'primacy pause --no-elections' lets nobody follow")

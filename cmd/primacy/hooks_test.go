@@ -35,6 +35,16 @@ func TestHooksRunInOrder(t *testing.T) {
 	}
 }
 
+// What a hook finds in PRIMACY_REASON is not what a person says with --reason: an operator's verb in
+// a hook takes no word of it.
+func TestAHooksReasonIsNoPersons(t *testing.T) {
+	w := newWorld(t)
+	w.start("run", "--on-deposed", "[ $PRIMACY_REASON = exited ] && primacy pause >>log", "n", "true").ends(0)
+	if got := w.read("log"); got != "nothing is paused\n" {
+		t.Errorf("the pauses: %q", got)
+	}
+}
+
 // What a hook leaves behind is gone with it; one that hangs is stopped, also one that is deaf.
 func TestAHookThatHangsOrForks(t *testing.T) {
 	w := newWorld(t)

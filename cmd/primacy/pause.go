@@ -65,6 +65,7 @@ cluster of PostgreSQL use 'primacy postgres pause'. A pause is a record in the s
 	o.allFlag(f)
 	f.StringVar(&o.length, "for", pauses.Default.String(), "how long: a duration, such as 30m, or "+shown.Forever)
 	f.StringVar(&o.reason, "reason", "", "why, for those who will wonder")
+	_ = f.SetAnnotation("reason", noVariable, nil) // a hook finds in PRIMACY_REASON why a term ended
 	f.BoolVar(&o.noElections, "no-elections", false, "elect nobody new either")
 	return c
 }

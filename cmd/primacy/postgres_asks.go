@@ -64,6 +64,7 @@ func newAsking(a *app, use, short, long string, args cobra.PositionalArgs,
 
 func (v *asking) withReason() *asking {
 	v.cmd.Flags().StringVar(&v.reason, "reason", "", "why, for people who look later")
+	_ = v.cmd.Flags().SetAnnotation("reason", noVariable, nil) // a hook finds in PRIMACY_REASON why a term ended
 	return v
 }
 
