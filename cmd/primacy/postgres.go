@@ -93,7 +93,7 @@ func (v *postgresVerb) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	supervisor, err := supervise.New()
+	supervisor, err := newSupervisor("")
 	if err != nil {
 		return err
 	}

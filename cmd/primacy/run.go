@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/kubeconfig"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/core"
@@ -210,7 +211,11 @@ func checkIsolate(value string) error {
 // signal.Notify, which forgets which signals were ignored.
 func newSupervisor(isolate string) (*supervise.Supervisor, error) {
 	s, err := supervise.New()
-	if err == nil && isolate != "" {
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig.StartWith(s.StartOther)
+	if isolate != "" {
 		if err = s.Isolate(); err != nil {
 			err = fmt.Errorf("--isolate %s: %w", isolate, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/primacy-go/primacy/k8sstore"
@@ -87,6 +88,13 @@ func (p *plugin) apply(c *k8sstore.Config, at *cluster) error {
 	return nil
 }
 
+// startWith starts a plugin; nil: its exec.Cmd does.
+var startWith atomic.Pointer[func(*exec.Cmd) error]
+
+// StartWith has plugins started by start from now on. A process that reaps children which it did
+// not start needs to know which these are, or it takes a plugin's exit status from who waits for it.
+func StartWith(start func(*exec.Cmd) error) { startWith.Store(&start) }
+
 // limit is how long a plugin may run.
 const limit = time.Minute
 
@@ -150,7 +158,14 @@ func (p *plugin) run(ctx context.Context) (got credential, err error) {
 	}
 	var said, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &complaint
-	if err := cmd.Run(); err != nil {
+	start := cmd.Start
+	if f := startWith.Load(); f != nil {
+		start = func() error { return (*f)(cmd) }
+	}
+	if err = start(); err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
 		why := strings.Join(strings.Fields(complaint.String()+" "+p.Hint), " ")
 		return got, fmt.Errorf("the plugin %s of the kubeconfig: %w: %s", p.Command, err, why[:min(len(why), 300)])
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/k8stest"
 	"github.com/primacy-go/primacy/internal/servertest"
@@ -235,6 +236,27 @@ echo '{"kind":"ExecCredential","status":{"token":"`+k8stest.UserToken+`"}}'
 	}
 	if runs, err := os.ReadFile(filepath.Join(dir, "plugin.runs")); err != nil || string(runs) != "run\n" {
 		t.Errorf("the plugin ran %q, %v", runs, err)
+	}
+}
+
+// As process 1 of a container the program reaps what it did not start. A plugin's exit status is
+// for who waits for the plugin.
+func TestAPluginIsNotReapedByAnother(t *testing.T) {
+	s, err := supervise.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s.Reap(ctx)
+	StartWith(s.StartOther)
+	defer startWith.Store(nil)
+	answer := `{"kind": "ExecCredential", "status": {"token": "t"}}`
+	p := plugin{Command: "echo", Args: []string{answer}}
+	for range 200 {
+		if got, err := p.run(ctx); err != nil || got.Token != "t" {
+			t.Fatalf("got %+v, %v", got, err)
+		}
 	}
 }
 
