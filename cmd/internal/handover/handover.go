@@ -48,7 +48,7 @@ type Result string
 const (
 	Moved  Result = "moved"
 	Left   Result = "left"   // no other candidate waits: it was not asked
-	Late   Result = "late"   // it was asked, and still leads
+	Late   Result = "late"   // it still leads: it was asked, or not in time
 	Failed Result = "failed" // it could not be asked, or nobody is known to lead after it
 )
 
@@ -195,11 +195,18 @@ func (m *Mover) by() string { return cmp.Or(m.By, m.Session.ID()) }
 // errLate is that the leader has been asked, and still leads.
 var errLate = errors.New("late")
 
+// errNotAsked is that the time was over before the leader could be asked.
+var errNotAsked = errors.New("not asked")
+
 // end asks for the end of one term, and waits for it. The error is driver.ErrGone if it was over
 // before.
 func (m *Mover) end(ctx context.Context, e *primacy.Election, token primacy.Token, to string) (primacy.State, error) {
 	r := driver.Request{Token: uint64(token), By: m.by(), Reason: m.Reason, To: to}
-	if err := m.mayFollow(ctx, e, r); err != nil {
+	err := m.mayFollow(ctx, e, r)
+	if ctx.Err() != nil {
+		return primacy.State{}, errNotAsked
+	}
+	if err != nil {
 		return primacy.State{}, err
 	}
 	if err := m.ask(ctx, e.Name(), r); err != nil {
@@ -378,8 +385,11 @@ func (d Move) ends(r Result, st primacy.State, err error) Move {
 	return d
 }
 
-// fails tells a leader that takes its time from a store that does not do as it is told.
+// fails tells a leader that takes its time, or was not asked in time, from a store that does not do as it is told.
 func (d Move) fails(ctx context.Context, st primacy.State, id string, wait time.Duration, err error) Move {
+	if errors.Is(err, errNotAsked) {
+		return d.ends(Late, st, fmt.Errorf("%s was not asked: the %v were over before its turn", id, wait))
+	}
 	if errors.Is(err, errLate) || ctx.Err() != nil {
 		return d.ends(Late, st, fmt.Errorf("%s has not given it up after %v", id, wait))
 	}

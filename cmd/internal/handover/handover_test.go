@@ -131,6 +131,36 @@ func TestDrainOfManyWithOneThatDoesNotStop(t *testing.T) {
 	})
 }
 
+// Nobody of those who are asked first stops, so the time is over before the others are asked: that
+// is not said to be the others' doing.
+func TestADrainSaysWhoWasNotAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, 5*time.Second)
+		old, next := d.session("old"), d.session("new")
+		const more = 3
+		for i := range Together + more {
+			d.stands(old, fmt.Sprint("n", i), 10*time.Second)
+			d.stands(next, fmt.Sprint("n", i), 0)
+		}
+		states, err := d.ops.List(t.Context(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		said := map[string]int{}
+		d.m.Drain(t.Context(), Only("old"), states, func(did Move) {
+			if did.Result != Late {
+				t.Errorf("%+v", did)
+			}
+			said[did.Err.Error()]++
+		})
+		if said["old has not given it up after 5s"] != Together ||
+			said["old was not asked: the 5s were over before its turn"] != more {
+			t.Error(said)
+		}
+		time.Sleep(time.Minute) // until they have stopped
+	})
+}
+
 // TestWhoIsNamedIsElectedInAPause: a move names the next leader, and a pause without elections does
 // not keep it out. Where nobody can be named the leader is not asked, unless it is forced.
 func TestWhoIsNamedIsElectedInAPause(t *testing.T) {
