@@ -140,7 +140,9 @@ func TestHasPassword(t *testing.T) {
 		"etcd://[::1]:2379":            false, "etcd://user@h": false, "etcd://user@h?password-file=/x": false,
 		"etcd://u:p@h": true, "etcd://u:@h": true, "etcds://u:p@h:1/x?ca=/f": true, "etcd://:p@h": true,
 		"etcd://u:a/b@h": true, "etcd://u:a?b@h": true, "etcd://u:a#b@h": true, "etcd://u:a@b@h": true,
-		"etcd://u:a://b@h": true,
+		"etcd://u:a://b@h": true, "postgres://u@h/d?sslmode=require&sslpassword=p": true,
+		"postgres://u@h/d?password=p": true, "postgres://u@h/d?p%61ssword=p": true,
+		"postgres://u@h/d?passfile=/x&sslkey=/y": false, "redis://h?sentinel-password-file=/x": false,
 	} {
 		if got := hasPassword(store); got != want {
 			t.Errorf("%s: got %v", store, got)

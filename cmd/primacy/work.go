@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -261,9 +262,17 @@ func (r *runner) stopGrace(ttl time.Duration) time.Duration {
 	return core.Timing{Grace: r.stopTimeout}.Fill(ttl).Grace
 }
 
-// hasPassword errs on the side of yes: an unescaped slash in a password must not hide it.
+// hasPassword errs on the side of yes: an unescaped slash in a password must not hide it. A URL of
+// PostgreSQL may have passwords among its options (password, sslpassword).
 func hasPassword(store string) bool {
 	_, rest, _ := strings.Cut(store, "://")
+	_, options, _ := strings.Cut(rest, "?")
+	if plain, err := url.QueryUnescape(options); err == nil {
+		options = plain
+	}
+	if strings.Contains(options, "password=") {
+		return true
+	}
 	i := strings.LastIndex(rest, "@")
 	return i >= 0 && strings.Contains(rest[:i], ":")
 }
