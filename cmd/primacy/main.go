@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,6 +65,8 @@ type app struct {
 	configPath     string
 	config         *config  // what that file says to this verb; nil without one
 	typed          []string // the flags of the command line: not of the environment, nor of that file
+
+	interrupted syscall.Signal // 0, or what this process ends by: see supervise.DieOf
 }
 
 // run is the whole program but for the process: it returns the exit code.
@@ -97,6 +100,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var e *exitError
 	if !errors.As(err, &e) || e.err != nil {
 		fmt.Fprintf(a.stderr, "primacy: %s%s\n", oneLine(err), advice(err, a.store))
+	}
+	if a.interrupted != 0 {
+		supervise.DieOf(a.interrupted)
 	}
 	return code
 }

@@ -441,6 +441,7 @@ func (r *runner) ended(ctx context.Context, err error) error {
 	case err != nil:
 		return err
 	case r.status.Code != 0:
+		r.interrupted = r.status.Interrupted
 		return &exitError{code: r.status.Code}
 	}
 	return nil

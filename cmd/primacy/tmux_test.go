@@ -151,6 +151,23 @@ func TestTheCommandGetsTheKeyboard(t *testing.T) {
 	}
 }
 
+// ^C is the command's alone, which dies of it. That ends the run, whatever --on-exit says, and the
+// script around it.
+func TestAnInterruptedCommandIsNotStartedAgain(t *testing.T) {
+	m := newTmux(newWorld(t))
+	m.types(`bash -c 'primacy run -q --on-exit restart n cat; echo goes on >>log'`, "Enter")
+	m.awaitLine("n", 1)
+	m.types("typed", "Enter")
+	m.shows("typed\ntyped")
+	m.types("", "C-c")
+	if got := m.status(); got != 130 {
+		t.Errorf("exit %d after ^C", got)
+	}
+	if log := m.read("log"); log != "" {
+		t.Errorf("the script %s", log)
+	}
+}
+
 func TestJobControl(t *testing.T) {
 	jobControl(t, newWorld(t), "")
 }

@@ -112,6 +112,9 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 		r.stopFor(p, term, reasonOf(cause, false), cause)
 	}
 	r.status = p.Wait()
+	if r.status.Interrupted != 0 { // we did not get it: the command had the terminal
+		r.ending.Store(true)
+	}
 	copied()
 	cancel()
 	wg.Wait()

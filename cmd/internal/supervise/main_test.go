@@ -109,6 +109,9 @@ func supervisorMain(text string) {
 		case <-p.Done():
 			st, _ := json.Marshal(p.Wait())
 			fmt.Fprintf(out, "ended %s\n", st)
+			if sig := p.Wait().Interrupted; sig != 0 {
+				DieOf(sig)
+			}
 			os.Exit(p.Wait().Code)
 		}
 	}

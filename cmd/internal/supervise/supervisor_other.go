@@ -51,3 +51,6 @@ func (p *Process) Signal(syscall.Signal)                     {}
 func (p *Process) Stop(time.Duration)                        {}
 func (p *Process) Done() <-chan struct{}                     { return nil }
 func (p *Process) Wait() Status                              { return Status{} }
+
+// DieOf does nothing.
+func DieOf(syscall.Signal) {}

@@ -2,7 +2,11 @@ package supervise
 
 import (
 	"errors"
+	"os"
 	"runtime"
+	"syscall"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -30,6 +34,13 @@ func openTerminal(fd, group int) (*terminal, bool) {
 		return nil, false
 	}
 	return &terminal{fd: fd, group: group, termios: termios}, foreground == group
+}
+
+// lentTo says whether group, the command's, is the foreground group, though it may have no process
+// any more.
+func (t *terminal) lentTo(group int) bool {
+	now, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+	return err == nil && now == group
 }
 
 // giveTo makes group, the command's, the foreground group, if the supervisor's group is in the
@@ -78,6 +89,25 @@ func withoutSIGTTOU(f func()) {
 		defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
 	}
 	f()
+}
+
+// DieOf ends this process's group by a signal of the keyboard, as if the command had not had the
+// terminal. A script that has started this process then ends too. (bash ends if it got the signal
+// itself and its child died of it. If this process exited with 130 instead, the script would go on.)
+// DieOf returns if the signal does not end this process: process 1 of a container has no default
+// action.
+func DieOf(sig syscall.Signal) {
+	if os.Getpid() == 1 {
+		return
+	}
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // SIGQUIT would write a core file
+	// The default action by the kernel, not by the Go runtime, which for SIGQUIT writes the stacks of
+	// all goroutines. All zeros is SIG_DFL.
+	var action [64]byte
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+	if errno == 0 && unix.Kill(0, sig) == nil {
+		time.Sleep(time.Second) // another thread may get it
+	}
 }
 
 // inOrphanedGroup says whether this process is in what POSIX calls an orphaned process group. Such

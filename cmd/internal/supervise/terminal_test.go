@@ -240,6 +240,39 @@ func TestJobControl(t *testing.T) {
 	}
 }
 
+// ^C reaches the command alone, since it has the terminal. A script that runs it ends with it all the
+// same, and so does one at ^\. One whose command has caught the signal goes on.
+func TestAScriptEndsWithItsInterruptedCommand(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip(err)
+	}
+	for _, test := range []struct{ name, key, command, status, after string }{
+		{"^C", "\x03", "echo up-$((40+2)); exec sleep 60", "status:130", ""},
+		{"^\\", "\x1c", "ulimit -c 0; echo up-$((40+2)); exec sleep 60", "status:0", "after:131"},
+		{"caught", "\x03", "trap 'exit 3' INT; echo up-$((40+2)); while :; do sleep 0.1; done", "status:0", "after:3"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newScreen(t, command(test.command), "sh", "-i")
+			s.see(t, "ready> ")
+			s.press(t, bash+` -c 'eval "$RUN"; echo "after":$?'`+"\n")
+			s.see(t, "up-42")
+			s.press(t, test.key)
+			if test.after != "" {
+				s.see(t, test.after)
+			}
+			s.see(t, "ready> ")
+			s.press(t, "echo status:$?\n")
+			s.see(t, test.status)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if test.after == "" && strings.Contains(s.text.String(), "after:") {
+				t.Errorf("the script went on:\n%s", s.text.String())
+			}
+		})
+	}
+}
+
 // bg: it runs on behind the shell, and fg hands it the terminal although it never stopped.
 func TestBackground(t *testing.T) {
 	// No loop of sleeps here: dash starts them with vfork, and if ^Z meets the child before its

@@ -197,6 +197,9 @@ func (w *watcher) finish() {
 	w.eventFD = -1 // the kernel may soon give the number to another file
 	w.mu.Unlock()
 	if w.terminal != nil {
+		if g := w.goneReport; g != nil && w.terminal.lentTo(w.pid) {
+			w.status.Interrupted = interruption(g.WaitStatus)
+		}
 		w.terminal.takeFrom(w.pid)
 		// A command that was killed could not restore the terminal itself. (If this process is
 		// dead, the guardian does it.)
@@ -216,6 +219,14 @@ func (w *watcher) finish() {
 	}
 	w.supervisor.commandGone(w.pid)
 	close(w.done)
+}
+
+// interruption returns the signal of the keyboard that a command has died of; 0: of none.
+func interruption(s syscall.WaitStatus) syscall.Signal {
+	if s.Signaled() && (s.Signal() == unix.SIGINT || s.Signal() == unix.SIGQUIT) {
+		return s.Signal()
+	}
+	return 0
 }
 
 // reportedStatus returns the status by the guardian's report. A guardian that does not know the
