@@ -144,7 +144,8 @@ func (c *curl) next(event string) said {
 func (s *side) campaign(id string) *curl { return s.campaignFor("a%2Fn", id) }
 
 func (s *side) campaignFor(name, id string) *curl {
-	return s.curl("--json", fmt.Sprintf(`{"id":%q}`, id), "http://localhost/v1/elections/"+name+"/campaign")
+	return s.curl("--json", fmt.Sprintf(`{"id":%q,"direct":true}`, id),
+		"http://localhost/v1/elections/"+name+"/campaign")
 }
 
 // awaitWaiting waits until somebody waits behind the leader.

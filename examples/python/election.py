@@ -76,6 +76,7 @@ class Term:
 def election(name, path=None, **candidate):
     """Stands for name and leads inside the block. candidate: id, ttl_ms, value, priority, wait_ms. Raises OSError without a sidecar, Lost if it is refused."""
     process = os.getpid()
+    candidate["direct"] = True  # closing the connection resigns: no proxy may be in between
     runtime = os.environ.get("XDG_RUNTIME_DIR", "/run")
     connection = _Unix(path or os.environ.get("PRIMACY_SOCKET") or runtime + "/primacy/primacy.sock")
     try:

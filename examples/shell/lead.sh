@@ -14,8 +14,8 @@ socket=${PRIMACY_SOCKET:-${XDG_RUNTIME_DIR:-/run}/primacy/primacy.sock}
 stop='' event='' token='' deadline=0
 trap 'stop=yes; [[ -n $token ]] || kill -KILL "$curl"' TERM INT HUP # while it waits, the end of curl ends the wait
 # The connection IS the leadership: curl holds it open and prints a line of JSON for each event. When this shell and its step have ended in whatever way,
-# curl's next line finds no reader and it ends too, which resigns. A signal for all processes of a terminal or a service must not end it beside a step.
-exec {events}< <(trap '' TERM INT HUP && exec curl -sSN --unix-socket "$socket" -X POST "http://localhost/v1/elections/${name//\//%2F}/campaign")
+# curl's next line finds no reader and it ends too, which resigns ("direct": no proxy may be in between). A signal for all processes of a terminal or a service must not end it beside a step.
+exec {events}< <(trap '' TERM INT HUP && exec curl -sSN --unix-socket "$socket" -H 'Content-Type: application/json' -d '{"direct":true}' "http://localhost/v1/elections/${name//\//%2F}/campaign")
 curl=$!
 
 leave() { # the work has stopped: closing the connection lets the next one lead

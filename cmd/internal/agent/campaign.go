@@ -23,6 +23,7 @@ type campaignBody struct {
 	Priority int             `json:"priority"`
 	WaitMS   *int64          `json:"wait_ms"`
 	RenewMS  int64           `json:"renew_ms"`
+	Direct   bool            `json:"direct"` // the other end of the connection is the client: see [direct]
 }
 
 // value is what observers see.
@@ -51,6 +52,7 @@ type contest struct {
 	win     func(context.Context) (*primacy.Term, error)
 	wait    time.Duration // give up after so long; 0: never
 	renew   time.Duration
+	direct  bool // as the client says
 	s       *stream
 	began   time.Duration
 }
@@ -82,7 +84,7 @@ func (a *Agent) campaign(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	defer leave()
 	e, o := s.Election(name), primacy.CampaignOptions{Value: value, Priority: b.Priority, ObeyPauses: true}
-	c := &contest{a: a, name: name, session: s, renew: ms(b.RenewMS), s: newStream(w, r)}
+	c := &contest{a: a, name: name, session: s, renew: ms(b.RenewMS), direct: b.Direct, s: newStream(w, r)}
 	c.win = func(ctx context.Context) (*primacy.Term, error) { return e.Campaign(ctx, &o) }
 	if b.WaitMS != nil {
 		c.wait = ms(*b.WaitMS)
@@ -129,7 +131,7 @@ func (c *contest) run(r *http.Request) {
 	}
 	h := newHolding(c.lock, c.session.ID(), t, c.renew)
 	c.a.held.add(h)
-	k := &keeper{a: c.a, h: h, s: c.s, gone: r.Context().Done(), conn: direct(r)}
+	k := &keeper{a: c.a, h: h, s: c.s, gone: r.Context().Done(), conn: direct(r, c.direct)}
 	l := k.line(map[bool]string{false: "elected", true: "acquired"}[c.lock])
 	waited := (boottime.Now() - c.began).Milliseconds()
 	l.TTLMS, l.WaitedMS = t.TTL().Milliseconds(), &waited

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -10,16 +11,19 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
-// conn is a connection that remembers how it ended: who closed it has stopped, who fell silent may
-// still act.
+// conn is a connection that remembers how it ended: its peer closed it, or fell silent. Whether the
+// peer is the client it does not know, see [direct].
 type conn struct {
 	net.Conn
 	uid   int  // of the peer on a unix socket; -1 elsewhere
 	unix  bool // it came by a unix socket
 	local bool // both ends are on this machine: what ends it is one of them
 	ended atomic.Pointer[error]
+	cut   atomic.Bool // what came last was the end of TCP's stream, or the socket's
+	tls   *tls.Conn   // on top of this one; nil: there is none
 
 	door    *door         // by which it came; nil: another server's
 	counted *atomic.Int64 // of the door, until it is closed; nil: nowhere
@@ -43,6 +47,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.ended.CompareAndSwap(nil, &err)
 	}
+	if errors.Is(err, io.EOF) {
+		c.cut.Store(true)
+	}
 	return n, err
 }
 
@@ -54,14 +61,26 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// closed says whether the peer closed the connection, or died: its kernel says so. A reset from
-// another machine may be the work of a box in between, and one that fell silent says nothing.
+// closed says whether the peer closed the connection, or died. Of a peer on this machine the kernel
+// says so. Of another machine only TLS does: its close_notify bears the peer's key, while anything
+// in between can make the end of a stream or a reset.
 func (c *conn) closed() bool {
-	p := c.ended.Load()
-	if p == nil {
-		return false
+	if c.tls != nil && c.tookLeave() {
+		return true
 	}
-	return errors.Is(*p, io.EOF) || c.local && (errors.Is(*p, syscall.ECONNRESET) || errors.Is(*p, syscall.EPIPE))
+	p := c.ended.Load()
+	return p != nil && c.local &&
+		(errors.Is(*p, io.EOF) || errors.Is(*p, syscall.ECONNRESET) || errors.Is(*p, syscall.EPIPE))
+}
+
+// tookLeave says whether the peer sent close_notify. TLS keeps what ended its reading, and returns
+// it again at once; else this read ends by its deadline, which has passed. A stream that ends
+// between two records is an end for TLS too, but then it has read that end from us. Nothing may be
+// read by c.tls afterwards.
+func (c *conn) tookLeave() bool {
+	_ = c.tls.SetReadDeadline(time.Unix(1, 0))
+	n, err := c.tls.Read(make([]byte, 1))
+	return n == 0 && errors.Is(err, io.EOF) && !c.cut.Load()
 }
 
 type connKey struct{}
@@ -72,9 +91,14 @@ func connOf(r *http.Request) *conn {
 	return c
 }
 
-// direct returns the connection of a request if its other end is the client: that of a proxy ends
-// with the proxy, while its client may still act.
-func direct(r *http.Request) *conn {
+// direct returns the connection of a request if its other end is the client, as it says in the
+// request: that of a proxy ends with the proxy, while its client may still act. Most proxies show
+// themselves in no header, so silence is no proof; and one that does show itself is believed more
+// than the client.
+func direct(r *http.Request, said bool) *conn {
+	if !said {
+		return nil
+	}
 	for _, h := range []string{"Via", "Forwarded", "X-Forwarded-For", "X-Real-Ip"} {
 		if r.Header.Get(h) != "" {
 			return nil
@@ -84,10 +108,12 @@ func direct(r *http.Request) *conn {
 }
 
 func withConn(ctx context.Context, c net.Conn) context.Context {
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
-		c = t.NetConn()
+	secured, _ := c.(*tls.Conn)
+	if secured != nil {
+		c = secured.NetConn()
 	}
 	if own, ok := c.(*conn); ok {
+		own.tls = secured
 		return context.WithValue(ctx, connKey{}, own)
 	}
 	return ctx

@@ -300,11 +300,11 @@ func TestLimitsOfARequest(t *testing.T) {
 
 // What ended a connection says whether its client has stopped.
 func TestClosedByWhom(t *testing.T) {
-	for err, local := range map[error]bool{syscall.ECONNRESET: true, syscall.EPIPE: true} {
+	for _, err := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE} {
 		for _, near := range []bool{true, false} {
 			c := &conn{local: near}
 			c.ended.Store(&err)
-			if c.closed() != (near && local) {
+			if c.closed() != near {
 				t.Errorf("%v, local %v: closed %v", err, near, c.closed())
 			}
 		}

@@ -17,8 +17,8 @@ import (
 // The client acts in another process, so that ending its right takes more than ending ours: what it
 // was promised it may still rely on. Promised is the latest instant that it was given. From freeze
 // on it is given no later one, and the term is resigned only when the client has given it up (it
-// said so, or closed its connection) or promised has passed. Whoever resigns earlier lets the next
-// one lead beside it.
+// said so, or closed a connection that is its own) or promised has passed. Whoever resigns earlier
+// lets the next one lead beside it.
 type holding struct {
 	lock  bool
 	name  string

@@ -18,7 +18,7 @@ type keeper struct {
 	h      *holding
 	s      *stream         // nil: a lock that is renewed by requests
 	gone   <-chan struct{} // the connection has ended; nil: there is none
-	conn   *conn
+	conn   *conn           // whose other end is the client; nil: it may be a proxy's
 	frozen bool
 }
 
@@ -143,8 +143,8 @@ func (k *keeper) tell(l line) {
 	k.disconnected()
 }
 
-// disconnected hears that the connection has ended. Who closed it has stopped; from any other the
-// right to act has to run out.
+// disconnected hears that the connection has ended. The client that closed it has stopped; where it
+// may be anybody else's doing, the right to act has to run out.
 func (k *keeper) disconnected() {
 	k.gone = nil
 	if k.s.err == nil {

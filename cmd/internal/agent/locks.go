@@ -21,6 +21,7 @@ type lockBody struct {
 	Shared  bool   `json:"shared"`   // for reading
 	LeaseMS int64  `json:"lease_ms"` // not renewed within this it is released; for a bound one, 0: not at all
 	Bound   bool   `json:"bound"`    // to the connection: the answer is a stream
+	Direct  bool   `json:"direct"`   // with Bound: as of a campaign
 }
 
 func (b lockBody) check(name string) error {
@@ -84,7 +85,7 @@ func (a *Agent) lock(w http.ResponseWriter, r *http.Request, name string) {
 	if b.Bound {
 		defer leave()
 		c := &contest{a: a, name: name, lock: true, session: s, renew: ms(b.LeaseMS), win: b.take(s, name),
-			s: newStream(w, r)}
+			direct: b.Direct, s: newStream(w, r)}
 		if b.try() {
 			c.wait = a.o.Timeout
 		} else {

@@ -113,11 +113,11 @@ func TestSlotsAndReaders(t *testing.T) {
 func TestABoundLock(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Session: primacy.Options{TTL: time.Minute}})
-	one := s.post("/v1/locks/n", `{"bound":true}`)
+	one := s.post("/v1/locks/n", `{"bound":true,"direct":true}`)
 	won := one.until("acquired")
-	two := s.post("/v1/locks/n", `{"bound":true,"wait_ms":20000}`)
+	two := s.post("/v1/locks/n", `{"bound":true,"direct":true,"wait_ms":20000}`)
 	two.until("waiting")
-	three := s.post("/v1/locks/n", `{"bound":true}`)
+	three := s.post("/v1/locks/n", `{"bound":true,"direct":true}`)
 	if end := three.until("ended"); end.Problem == nil || end.Problem.Type != "urn:primacy:held" {
 		t.Errorf("got %+v", end)
 	}

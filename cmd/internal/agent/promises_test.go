@@ -127,7 +127,7 @@ func TestAFenceReadsBackWhatItNoted(t *testing.T) {
 func TestWhoIsRefusedForTooManyTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	s := newAgent(t, Options{Clients: 1})
-	one := s.post("/v1/locks/n", `{"bound":true}`)
+	one := s.post("/v1/locks/n", `{"bound":true,"direct":true}`)
 	one.until("acquired")
 	for range 3 {
 		s.want(503, "too-many", s.ask("POST", "/v1/locks/m", ""))
@@ -175,7 +175,8 @@ func TestAConnectionThatIsUsedAgainIsClosed(t *testing.T) {
 		}
 		_, _ = io.Copy(io.Discard, r.Body)
 	}
-	if _, err := io.WriteString(c, "POST /v1/elections/n/campaign HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c, "POST /v1/elections/n/campaign HTTP/1.1\r\nHost: x\r\n"+
+		"Content-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"direct\":true}"); err != nil {
 		t.Fatal(err)
 	}
 	for text := ""; !strings.Contains(text, `"elected"`); {
@@ -204,7 +205,7 @@ func TestAReadThatTheServerInterruptsIsNoEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	c := &conn{Conn: server}
+	c := &conn{Conn: server, local: true}
 	read := func(deadline time.Time) error {
 		if err := c.SetReadDeadline(deadline); err != nil {
 			t.Fatal(err)

@@ -145,7 +145,8 @@ func TestALostConnectionIsNotAClosedOne(t *testing.T) {
 		local  bool
 		closed bool
 	}{
-		{"end of file", io.EOF, false, true},
+		{"end of file nearby", io.EOF, true, true},
+		{"end of file from afar", io.EOF, false, false},
 		{"timeout", syscall.ETIMEDOUT, false, false},
 		{"reset from afar", syscall.ECONNRESET, false, false},
 		{"reset nearby", syscall.ECONNRESET, true, true},

@@ -202,7 +202,12 @@ func (o *open) until(event string) line {
 	}
 }
 
+// campaign is a client with nothing in between.
 func (s *site) campaign(name, body string) *open {
+	if body == "" {
+		body = `{}`
+	}
+	body = strings.Replace(strings.Replace(body, `{`, `{"direct":true,`, 1), `,}`, `}`, 1)
 	return s.post("/v1/elections/"+name+"/campaign", body)
 }
 
