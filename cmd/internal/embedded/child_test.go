@@ -78,6 +78,16 @@ func obey(n *Node, c *clientv3.Client, word []string) string {
 			return "none"
 		}
 		return fmt.Sprint(string(r.Kvs[0].Value), " ", r.Kvs[0].CreateRevision)
+	case "lease": // of so many seconds, with a key under it
+		ttl, _ := strconv.ParseInt(word[1], 10, 64)
+		l, err := c.Grant(ctx, ttl)
+		if err == nil {
+			_, err = c.Put(ctx, word[2], "v", clientv3.WithLease(l.ID))
+		}
+		if err != nil {
+			return "error " + err.Error()
+		}
+		return fmt.Sprint("granted ", l.TTL)
 	case "await": // to host
 		is, err := n.Changed(ctx, false)
 		return fmt.Sprint(is, " ", err)

@@ -7,11 +7,13 @@
 // each tries for the lock in the background. The kernel lets go of the lock when the host ends,
 // however it ends, so another process takes over: it opens the same data and listens on the same
 // path, and clients come back by themselves. Revisions go on from where they were, so fencing
-// tokens keep growing. Leases survive too, and start their full TTL afresh at each take-over, as
-// they do at any change of etcd's leader.
+// tokens keep growing. Leases survive too. One that was renewed last longer than its TTL ago ends
+// with the take-over; the others start their full TTL afresh, as they do at any change of etcd's
+// leader.
 //
 //	DIR/primacy.store   says that the directory is ours, and in which format
 //	DIR/primacy.lock    locked by the host, and holds its process ID
+//	DIR/primacy.leases  when each lease was renewed last
 //	DIR/etcd.sock       where the host listens
 //	DIR/etcd.log        etcd's own warnings, at most 1 MiB and one older file
 //	DIR/etcd/           etcd's data; DIR/etcd.new/ while it is made

@@ -50,6 +50,7 @@ var errDirty = errors.New("see etcd.log")
 type host struct {
 	etcd   *embed.Etcd
 	broken *breakage
+	leases *renewals
 	grpc   *grpc.Server
 	log    *logFile
 	failed chan error // one error, when etcd stopped by itself
@@ -71,7 +72,10 @@ func startHost(ctx context.Context, d *dir, quota int64) (*host, error) {
 		}
 		return nil, err
 	}
-	if err := h.serve(d); err != nil {
+	if h.leases, err = openRenewals(ctx, d, h.etcd.Server); err == nil {
+		err = h.serve(d)
+	}
+	if err != nil {
 		_ = h.stop()
 		return nil, d.unusable(err)
 	}
@@ -226,11 +230,11 @@ func (h *host) serve(d *dir) error {
 		listener.Close()
 		return err
 	}
-	h.grpc = v3rpc.Server(h.etcd.Server, nil, nil, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+	h.grpc = v3rpc.Server(h.etcd.Server, nil, h.leases.granted, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 		// etcd's own limit of 5 s would cut off a client that pings often, as one with a short TTL
 		// must.
 		MinTime: 100 * time.Millisecond, PermitWithoutStream: true,
-	}))
+	}), grpc.ChainStreamInterceptor(h.leases.renewed))
 	go func() {
 		defer close(h.served)
 		_ = h.grpc.Serve(listener) // until h.stop
@@ -264,6 +268,9 @@ func (h *host) stop() error {
 			<-h.served
 		}
 		h.etcd.Close()
+		if h.leases != nil {
+			h.leases.close()
+		}
 		h.log.Close()
 	}()
 	wait := stopLimit
