@@ -193,6 +193,7 @@ func (a *app) openEmbedded(ctx context.Context) (driver.Store, func(), error) {
 	if err != nil {
 		return nil, nil, &exitError{exitUnreachable, err}
 	}
+	go a.endWithout(node)
 	st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{node.Endpoint()}})
 	if err != nil {
 		_ = node.Close()

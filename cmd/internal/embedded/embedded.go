@@ -35,6 +35,8 @@ type Node struct {
 	quota  int64
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when run has returned, and etcd has stopped
+	gone   chan struct{} // of Done
+	leave  func()        // closes it
 
 	mu      sync.Mutex
 	hosting bool
@@ -64,7 +66,8 @@ func Open(ctx context.Context, path string, o Options) (*Node, error) {
 	}
 	life, cancel := context.WithCancel(context.Background())
 	n := &Node{dir: d, lock: l, log: o.Logger.With("store", "embedded:"+d.name), quota: o.quota, cancel: cancel,
-		ended: make(chan struct{})}
+		ended: make(chan struct{}), gone: make(chan struct{})}
+	n.leave = sync.OnceFunc(func() { close(n.gone) })
 	h, err := n.join(ctx)
 	if err != nil {
 		cancel()
@@ -109,9 +112,8 @@ func (n *Node) join(ctx context.Context) (*host, error) {
 		case <-tick.C:
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), errSilent) {
-				return nil, fmt.Errorf("embedded store %s: process %s hosts it but has not answered for %v: is "+
-					"it stopped? "+
-					"Continue it (kill -CONT) or end it", n.dir.name, n.lock.holder(), openLimit)
+				return nil, fmt.Errorf("embedded store %s: process %s hosts it but has not answered for %v: "+
+					"continue it if it is stopped (kill -CONT), else end it", n.dir.name, n.lock.holder(), openLimit)
 			}
 			return nil, fmt.Errorf("embedded store %s: waiting for process %s, which hosts it: %w",
 				n.dir.name, n.lock.holder(), context.Cause(ctx))
@@ -226,10 +228,24 @@ func (n *Node) watch(ctx context.Context, h *host) error {
 	}
 }
 
-// fail ends the node's part in the store.
+// fail ends the node's part in the store. Where etcd broke it may never stop, and keeps its files
+// until this process ends: see Done.
 func (n *Node) fail(err error) {
 	n.set(func() { n.hosting, n.failed = false, err })
 	n.log.Error("the embedded store is gone for this process", "err", err)
+	n.leave()
+}
+
+// Done is closed when the store is gone for this process for good, or the node was closed. Then the
+// process has to end: it takes over from nobody any more, and if it hosted the store, nobody else
+// can until it ends.
+func (n *Node) Done() <-chan struct{} { return n.gone }
+
+// Err says why Done is closed, nil if the node was only closed.
+func (n *Node) Err() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.failed
 }
 
 // set changes the node's state.
@@ -254,6 +270,7 @@ func (n *Node) Socket() string { return filepath.Join(n.dir.name, socketName) }
 func (n *Node) Close() error {
 	n.cancel()
 	<-n.ended
+	n.leave()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.stuck == nil {

@@ -33,7 +33,7 @@ import (
 // start of etcd begins the next raft term.
 type renewals struct {
 	mu    sync.Mutex
-	file  *os.File
+	file  *os.File      // nil: nothing is noted, and no later host takes anything for known
 	slot  map[int64]int // by lease
 	times []time.Duration
 }
@@ -90,7 +90,7 @@ func readRenewals(path, boot string, term uint64) map[int64]time.Duration {
 }
 
 // openRenewals ends the leases that are over, and begins the file of this host. Nobody is served
-// yet.
+// yet. Where there is no room for a file, that of the host before stays, which no later host reads.
 func openRenewals(ctx context.Context, d *dir, s *etcdserver.EtcdServer) (*renewals, error) {
 	boot, term := sameBoot(), s.Term()
 	kept := endOver(ctx, s, readRenewals(d.path(renewalsName), boot, term))
@@ -105,12 +105,13 @@ func openRenewals(ctx context.Context, d *dir, s *etcdserver.EtcdServer) (*renew
 	unborn := d.path(renewalsName + ".new")
 	f, err := os.OpenFile(unborn, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, err
+		return r, nil
 	}
-	if _, err = f.Write(text); err == nil {
-		err = os.Rename(unborn, d.path(renewalsName))
+	if _, err = f.Write(text); err != nil {
+		f.Close()
+		return r, os.Remove(unborn)
 	}
-	if err != nil {
+	if err := os.Rename(unborn, d.path(renewalsName)); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -152,6 +153,9 @@ func endOver(ctx context.Context, s *etcdserver.EtcdServer, known map[int64]time
 // note says that a lease is renewed. It must come before the answer, and the answer must not come
 // after an error.
 func (r *renewals) note(lease int64) error {
+	if r.file == nil {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := boottime.Now()
@@ -183,7 +187,11 @@ func (r *renewals) room() int {
 	return i
 }
 
-func (r *renewals) close() { r.file.Close() }
+func (r *renewals) close() {
+	if r.file != nil {
+		r.file.Close()
+	}
+}
 
 // granted notes the leases that are granted.
 func (r *renewals) granted(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

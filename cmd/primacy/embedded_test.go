@@ -1,0 +1,29 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A process for which the embedded store is gone ends and says why: it would answer nothing any
+// more, take over from nobody, and keep others from hosting.
+func TestWhoHasLostTheEmbeddedStoreEnds(t *testing.T) {
+	w := plainWorld(t)
+	dir := filepath.Join(w.dir, "s")
+	w.env = append(w.env, "PRIMACY_STORE=embedded:"+dir)
+	host := w.serve("host")
+	beside := w.serve("beside")
+	waits := w.start("run", "--id", "waits", "n", "--", "sleep", "1000")
+	waits.until(func() bool { return waits.err.String() != "" }, "stands")
+	if err := os.Rename(dir, dir+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*prog{host.prog, beside.prog, waits} {
+		p.ends(exitUnreachable).complains("the directory was removed or replaced while in use")
+	}
+	if err := os.Rename(dir+"-away", dir); err != nil {
+		t.Fatal(err)
+	}
+	w.serve("again")
+}
