@@ -256,7 +256,23 @@ func (ls *locks) Lock(ctx context.Context, r *lpb.LockRequest) (*lpb.LockRespons
 	if err != nil {
 		return nil, statusOf(ctx, err)
 	}
-	return &lpb.LockResponse{Header: ls.s.header(uint64(t.Token())), Key: key(t.Name(), l.id)}, nil
+	token, ok := lockToken(t.Token())
+	if !ok {
+		if h := l.find(t.Name()); h != nil {
+			h.drop() // its client is told that it has not got it
+		}
+		return nil, status.Errorf(codes.FailedPrecondition, "the store's token %d is too large for a lock's", t.Token())
+	}
+	return &lpb.LockResponse{Header: ls.s.header(token), Key: key(t.Name(), l.id)}, nil
+}
+
+// turnBits is how far a lock's token is shifted from its claim's by [primacy.Session.Mutex].
+const turnBits = 16
+
+// lockToken returns the token of a lock on the scale of [primacy.Session.Mutex]: both exclude each
+// other, and one fence may stand behind both. It says whether a revision can hold it.
+func lockToken(claim primacy.Token) (uint64, bool) {
+	return uint64(claim) << turnBits, claim <= math.MaxInt64>>turnBits
 }
 
 func (ls *locks) Unlock(ctx context.Context, r *lpb.UnlockRequest) (*lpb.UnlockResponse, error) {
