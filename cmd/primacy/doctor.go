@@ -240,7 +240,7 @@ func runTorture(ctx context.Context, a *app, o doctorOptions) error {
 	if err != nil {
 		return err
 	}
-	st, endpoint, done, err := openForTorture(ctx, a)
+	st, dir, done, err := openForTorture(ctx, a)
 	if err != nil {
 		return interrupted(ctx, err)
 	}
@@ -249,7 +249,7 @@ func runTorture(ctx context.Context, a *app, o doctorOptions) error {
 		o.seed = rand.Uint64N(1e9) + 1
 	}
 	show := newProgress(a, o.torture)
-	t := doctor.Torture{Store: st, URL: a.store, Endpoint: endpoint, Command: []string{self, "doctor", "candidate"},
+	t := doctor.Torture{Store: st, URL: a.store, Embedded: dir, Command: []string{self, "doctor", "candidate"},
 		Duration: o.torture, TTL: a.ttl,
 		Candidates: o.candidates, Seed: o.seed, Tell: show.fault, Progress: show.state}
 	caps, longest := st.Caps(), primacy.MaxTTL
@@ -280,8 +280,8 @@ func runTorture(ctx context.Context, a *app, o doctorOptions) error {
 	return nil
 }
 
-// openForTorture opens the store, and for the embedded one tells where its etcd listens: candidates
-// must not host it, they will be killed.
+// openForTorture opens the store, and for the embedded one tells its directory: candidates must not
+// host it, they will be killed.
 func openForTorture(ctx context.Context, a *app) (driver.Store, string, func(), error) {
 	if a.store != "" && !strings.HasPrefix(a.store, embeddedScheme) {
 		st, done, err := openQuietly(ctx, a)
@@ -303,7 +303,7 @@ func openForTorture(ctx context.Context, a *app) (driver.Store, string, func(), 
 		_ = node.Close()
 		return nil, "", nil, &exitError{exitUnreachable, a.unreachable(ctx, err)}
 	}
-	return st, node.Endpoint(), func() { _ = st.Close(); _ = node.Close() }, nil
+	return st, dir, func() { _ = st.Close(); _ = node.Close() }, nil
 }
 
 // progress shows a torture: one line that is written again and again on a terminal, a line for each

@@ -109,7 +109,7 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	a.clients.onSession = a.figures.Session.Add
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
-	a.pulse = health.NewPulse(ctx, o.Session.TTL, func() { a.held.leads("", 0); a.own.Stats() })
+	a.pulse = health.NewPulse(ctx, o.Session.TTL, func() { a.held.leads("", 0); a.clients.touch(); a.own.Terms() })
 	go a.greet(ctx)
 	a.router = health.NewRouter(slices.Concat(a.healthRoutes(), a.routes())...)
 	return a, nil

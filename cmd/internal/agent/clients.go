@@ -41,6 +41,12 @@ func newClients(st driver.Store, base primacy.Options) *clients {
 	return &clients{store: st, base: base, byID: map[string]*client{}}
 }
 
+// touch takes the lock that every client needs.
+func (c *clients) touch() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+}
+
 // number returns an id for a client that has none.
 func (c *clients) number() string {
 	c.mu.Lock()

@@ -311,3 +311,17 @@ func TestManyReadersAreOneObserver(t *testing.T) {
 			waiting)
 	}
 }
+
+// A lock that every client needs, and that is never given back, shows at /livez.
+func TestLivezShowsThatNoClientCanComeIn(t *testing.T) {
+	t.Parallel()
+	s := newAgent(t, Options{Session: primacy.Options{TTL: 2 * time.Second}})
+	livez := func(want int) func() bool {
+		return func() bool { return s.ask("GET", "/livez", "").StatusCode == want }
+	}
+	eventually(t, "it lives", livez(200))
+	s.clients.mu.Lock()
+	eventually(t, "it is stuck", livez(503))
+	s.clients.mu.Unlock()
+	eventually(t, "it lives again", livez(200))
+}

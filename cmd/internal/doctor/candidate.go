@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/embedded"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/etcdstore"
 	"github.com/primacy-go/primacy/open"
@@ -21,7 +22,7 @@ import (
 // stands in no argument list.
 type Conf struct {
 	Store    string // URL; or
-	Endpoint string // of the embedded store
+	Embedded string // the directory of the embedded store
 	Name, ID string
 	TTL      time.Duration
 }
@@ -42,8 +43,16 @@ func (c Conf) open(ctx context.Context) (driver.Store, error) {
 func (c Conf) try(ctx context.Context) (driver.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if c.Endpoint != "" {
-		return etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{c.Endpoint}})
+	if c.Embedded != "" {
+		endpoint, done, err := embedded.Reach(c.Embedded) // an endpoint is good in one process only
+		if err != nil {
+			return nil, err
+		}
+		st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}})
+		if err != nil {
+			done()
+		}
+		return st, err
 	}
 	return open.Open(ctx, c.Store)
 }

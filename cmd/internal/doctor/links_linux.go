@@ -22,9 +22,9 @@ var errElsewhere = errors.New("its servers tell clients other addresses to go to
 // With TLS a proxy is at another address than the certificate says, so a name is sought that every
 // server's certificate has.
 func (r *run) reach(ctx context.Context) (storeURL, Conf, error) {
-	conf := Conf{Store: r.o.URL, Endpoint: r.o.Endpoint, Name: r.name, TTL: r.o.TTL}
+	conf := Conf{Store: r.o.URL, Embedded: r.o.Embedded, Name: r.name, TTL: r.o.TTL}
 	u, ok := splitURL(r.o.URL)
-	if r.o.Endpoint != "" || !ok || open.DefaultPort(u.scheme) == "" || u.hosts[0] == "" {
+	if r.o.Embedded != "" || !ok || open.DefaultPort(u.scheme) == "" || u.hosts[0] == "" {
 		return u, conf, errNoNetwork
 	}
 	query, err := url.ParseQuery(u.query)

@@ -58,8 +58,13 @@ func discipline(drift float64) Check {
 // vm says whether this is a virtual machine, whose clocks a hypervisor may stop.
 func vm() Check {
 	c := Check{Topic: "virtual machine", Level: driver.Fine, Found: "none seen"}
-	h := hypervisor()
-	if h == "" {
+	h, known := hypervisor("/")
+	switch {
+	case !known:
+		c.Found = "not known: this machine does not tell; in one that is paused or restored clocks may stop, and " +
+			"then only a fence protects"
+		return c
+	case h == "":
 		return c
 	}
 	c.Found = h + "; if it is paused or restored, its clocks may stop, and then only a fence protects"
@@ -69,17 +74,36 @@ func vm() Check {
 	return c
 }
 
-// hypervisor names what this virtual machine runs on, "" where none is seen.
-func hypervisor() string {
-	b, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil || !strings.Contains(string(b), " hypervisor") {
-		return ""
+// guests are in the names that hypervisors give to the machines they make, as DMI shows them.
+var guests = []string{"qemu", "kvm", "vmware", "virtualbox", "virtual machine", "virtualization", "xen", "bochs",
+	"parallels", "google compute engine", "openstack", "bhyve"}
+
+// hypervisor names what this virtual machine runs on, "" where it is none, and says whether that is
+// known. Only x86 has a flag for it, and shows its absence, too.
+func hypervisor(root string) (name string, known bool) {
+	name = strings.TrimSpace(word(root+"sys/class/dmi/id/sys_vendor") + " " +
+		word(root+"sys/class/dmi/id/product_name"))
+	cpu := word(root + "proc/cpuinfo")
+	tells := strings.Contains(cpu, "\nflags")
+	seen := tells && strings.Contains(cpu, " hypervisor")
+	for _, guest := range guests {
+		seen = seen || strings.Contains(strings.ToLower(name), guest)
 	}
-	name := strings.TrimSpace(word("/sys/class/dmi/id/sys_vendor") + " " + word("/sys/class/dmi/id/product_name"))
-	if name == "" {
-		return "yes"
+	if strings.HasPrefix(name, "Amazon EC2") && !strings.HasSuffix(name, ".metal") {
+		seen = true
 	}
-	return "yes, " + name
+	for _, path := range []string{"proc/device-tree/hypervisor/compatible", "sys/hypervisor/type"} {
+		if of := strings.Trim(word(root+path), "\x00"); of != "" && !seen {
+			name, seen = strings.TrimSpace(name+" "+of), true
+		}
+	}
+	switch {
+	case !seen:
+		return "", tells
+	case name == "":
+		return "yes", true
+	}
+	return "yes, " + name, true
 }
 
 // word reads a file of one line, "" if there is none.

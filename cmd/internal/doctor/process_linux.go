@@ -199,7 +199,10 @@ func (p *process) RemoveClaim(ctx context.Context) bool {
 	}
 	r := removal{token: s.Token, who: p.id, from: now()}
 	err := p.run.o.Store.(driver.Admin).RemoveClaim(ctx, p.run.name, s.Token)
-	r.to = removedBy(err)
+	r.to = now()
+	if err != nil {
+		r.to = math.MaxInt64 // its answer was lost: it may still happen at any time, to this one claim
+	}
 	p.run.judge.removed(r)
 	return true
 }
@@ -213,16 +216,14 @@ func (p *process) EndLease(ctx context.Context) bool {
 	}
 	r := removal{who: p.id, from: now()} // it may have won meanwhile, so all its terms are excused
 	err := p.run.o.Store.Revoke(ctx, s.Lease)
-	r.to = removedBy(err)
+	r.to = now()
+	if err != nil { // its answer was lost. Without an end it would excuse all later terms, of other leases
+		r.to += p.run.o.TTL + lateRevoke
+	}
 	p.run.judge.removed(r)
 	return true
 }
 
-// removedBy returns by when a removal was over that returned err just now: one whose answer was
-// lost may still happen at any time.
-func removedBy(err error) time.Duration {
-	if err != nil {
-		return math.MaxInt64
-	}
-	return now()
-}
+// lateRevoke is by how much more than a TTL a request to end a lease may happen after it was given
+// up.
+const lateRevoke = 5 * time.Second

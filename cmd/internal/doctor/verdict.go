@@ -11,12 +11,12 @@ import (
 // a minute holds many terms.
 const TortureTTL = 3 * time.Second
 
-// Torture says what to torture. All fields but the functions and one of URL and Endpoint are
+// Torture says what to torture. All fields but the functions and one of URL and Embedded are
 // required.
 type Torture struct {
 	Store      driver.Store // the same store, for looking on and for what an operator does
 	URL        string       // of the store, for the candidates; or
-	Endpoint   string       // of the embedded store's etcd
+	Embedded   string       // the directory of the embedded store, which somebody hosts meanwhile
 	Command    []string     // starts a candidate
 	Duration   time.Duration
 	TTL        time.Duration

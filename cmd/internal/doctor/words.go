@@ -44,9 +44,13 @@ func Promises(c driver.Caps, drift float64) (can, cannot []string) {
 			c.MinTTL))
 	}
 	cannot = append(cannot, "to recall a write that was under way when its process was paused: only a fence refuses it")
-	if hypervisor() != "" {
-		cannot = append(cannot, "anything by clocks when this virtual machine is paused or restored by a "+
-			"hypervisor that stops its clocks: only a fence holds then")
+	if name, known := hypervisor("/"); name != "" || !known {
+		of := "when this virtual machine"
+		if !known {
+			of = "if this is a virtual machine and"
+		}
+		cannot = append(cannot, "anything by clocks "+of+" is paused or restored by a hypervisor that stops its "+
+			"clocks: only a fence holds then")
 	}
 	return can, append(cannot, c.Warnings...)
 }
