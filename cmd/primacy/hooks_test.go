@@ -35,8 +35,8 @@ func TestHooksRunInOrder(t *testing.T) {
 	}
 }
 
-// What a hook finds in PRIMACY_REASON is not what a person says with --reason: an operator's verb in
-// a hook takes no word of it.
+// What a hook finds in PRIMACY_REASON is not what a person says with --reason: an operator's verb
+// in a hook takes no word of it.
 func TestAHooksReasonIsNoPersons(t *testing.T) {
 	w := newWorld(t)
 	w.start("run", "--on-deposed", "[ $PRIMACY_REASON = exited ] && primacy pause >>log", "n", "true").ends(0)

@@ -43,8 +43,8 @@ all machines that use the store.
   primacy lock maintenance                          hold it until ^C, or a SIGTERM or SIGHUP
 
 Flags of primacy go before COMMAND; what follows COMMAND is its own. Without -c there is no shell. COMMAND is
-supervised as by 'primacy run': when the lock is lost, its whole process tree gets SIGTERM --stop-timeout before
-the deadline, and SIGKILL before the deadline, also when this process itself is killed or frozen. When it is
+supervised as by 'primacy run': when the lock is lost, its process group gets SIGTERM --stop-timeout before the
+deadline, and its whole tree SIGKILL before the deadline, also when this process itself is killed or frozen. When it is
 killed, its guardian releases the lock as soon as nothing of COMMAND is left. COMMAND has the environment that
 'primacy run' gives. The fencing token PRIMACY_TOKEN grows from one holder of the lock to the next. (It is 65,536
 times the claim's number that 'primacy status' shows, or a little more.)

@@ -40,8 +40,8 @@ one leads at a time: first come, first served.
   primacy run billing -- ./invoicer --verbose
   primacy run billing --ttl 5s ./invoicer --verbose     flags of primacy go before COMMAND
 
-COMMAND is started directly, without a shell, and does not outlive its leadership: when that is lost, its whole
-process tree gets SIGTERM --stop-timeout before the deadline, and SIGKILL before the deadline. That holds also
+COMMAND is started directly, without a shell, and does not outlive its leadership: when that is lost, its process
+group gets SIGTERM --stop-timeout before the deadline, and its whole tree SIGKILL before the deadline. That holds also
 when this process itself is killed or frozen: a guardian process keeps the deadline too. If primacy and its
 guardian are killed at the same instant, the kernel kills the command, but what the command has started lives on,
 unless --isolate pid is given. When this process is killed, the guardian gives leadership up as soon as nothing of

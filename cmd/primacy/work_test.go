@@ -179,7 +179,9 @@ func TestLostWhileTheCommandStops(t *testing.T) {
 			w := newWorld(t)
 			p := w.start(append([]string{"run", "--ttl", "5m", "--stop-timeout", "2m"}, args...)...)
 			tells := func(text string) {
-				w.eventually("it says "+text, func() bool { return strings.Contains(p.out.String()+w.read("log"), text) })
+				w.eventually("it says "+text, func() bool {
+					return strings.Contains(p.out.String()+w.read("log"), text)
+				})
 			}
 			tells("up")
 			asked := w.start("resign", "n")

@@ -385,7 +385,8 @@ func (d Move) ends(r Result, st primacy.State, err error) Move {
 	return d
 }
 
-// fails tells a leader that takes its time, or was not asked in time, from a store that does not do as it is told.
+// fails tells a leader that takes its time, or was not asked in time, from a store that does not do
+// as it is told.
 func (d Move) fails(ctx context.Context, st primacy.State, id string, wait time.Duration, err error) Move {
 	if errors.Is(err, errNotAsked) {
 		return d.ends(Late, st, fmt.Errorf("%s was not asked: the %v were over before its turn", id, wait))

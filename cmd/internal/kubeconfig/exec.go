@@ -92,7 +92,8 @@ func (p *plugin) apply(c *k8sstore.Config, at *cluster) error {
 var startWith atomic.Pointer[func(*exec.Cmd) error]
 
 // StartWith has plugins started by start from now on. A process that reaps children which it did
-// not start needs to know which these are, or it takes a plugin's exit status from who waits for it.
+// not start needs to know which these are, or it takes a plugin's exit status from whoever waits
+// for the plugin.
 func StartWith(start func(*exec.Cmd) error) { startWith.Store(&start) }
 
 // limit is how long a plugin may run.

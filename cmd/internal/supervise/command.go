@@ -94,9 +94,9 @@ type Status struct {
 	Killed  bool          // SIGKILL was needed for the command itself
 	Overrun time.Duration // how long after the deadline the last process was still there; must be 0
 
-	// Interrupted is SIGINT or SIGQUIT if the command died of it while it had our terminal, as by ^C.
-	// The keyboard's signals go to the group that has the terminal, so nobody else got it: neither
-	// this process nor a script that has started it. See [DieOf].
+	// Interrupted is SIGINT or SIGQUIT if the command died of it while it had our terminal, as by
+	// ^C. The keyboard's signals go to the group that has the terminal, so nobody else got it:
+	// neither this process nor a script that has started it. See [DieOf].
 	Interrupted syscall.Signal
 }
 

@@ -58,7 +58,8 @@ func TestWhatProcHidesIsKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { os.RemoveAll(dir) })
-			program, file, report := filepath.Join(dir, "program"), filepath.Join(dir, "pid"), filepath.Join(dir, "report")
+			program, file := filepath.Join(dir, "program"), filepath.Join(dir, "pid")
+			report := filepath.Join(dir, "report")
 			if os.WriteFile(program, binary, 0o755) != nil || os.Chown(dir, nobody, nobody) != nil {
 				t.Fatal("no folder of another user's")
 			}

@@ -34,8 +34,8 @@ type Supervisor struct {
 	// guardian.
 	mu sync.Mutex
 	// spared are the children that killLostTree does not kill, by process ID: those from
-	// StartOther, and, with nil, those that were there at New. A child's process ID is its own until
-	// it is reaped: by its exec.Cmd, which knows, or by reapDead, which removes it here.
+	// StartOther, and, with nil, those that were there at New. A child's process ID is its own
+	// until it is reaped: by its exec.Cmd, which knows, or by reapDead, which removes it here.
 	spared map[int]*exec.Cmd
 	// commands are the running commands, by process ID; their watchers keep the list. reapDead does
 	// not reap them, because killLostTree needs their exit status.

@@ -93,16 +93,16 @@ func withoutSIGTTOU(f func()) {
 
 // DieOf ends this process's group by a signal of the keyboard, as if the command had not had the
 // terminal. A script that has started this process then ends too. (bash ends if it got the signal
-// itself and its child died of it. If this process exited with 130 instead, the script would go on.)
-// DieOf returns if the signal does not end this process: process 1 of a container has no default
-// action.
+// itself and its child died of it. If this process exited with 130 instead, the script would go
+// on.) DieOf returns if the signal does not end this process: process 1 of a container has no
+// default action.
 func DieOf(sig syscall.Signal) {
 	if os.Getpid() == 1 {
 		return
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // SIGQUIT would write a core file
-	// The default action by the kernel, not by the Go runtime, which for SIGQUIT writes the stacks of
-	// all goroutines. All zeros is SIG_DFL.
+	// The default action by the kernel, not by the Go runtime, which for SIGQUIT writes the stacks
+	// of all goroutines. All zeros is SIG_DFL.
 	var action [64]byte
 	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
 	if errno == 0 && unix.Kill(0, sig) == nil {

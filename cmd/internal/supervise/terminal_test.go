@@ -240,8 +240,8 @@ func TestJobControl(t *testing.T) {
 	}
 }
 
-// ^C reaches the command alone, since it has the terminal. A script that runs it ends with it all the
-// same, and so does one at ^\. One whose command has caught the signal goes on.
+// ^C reaches the command alone, since it has the terminal. A script that runs it ends with it all
+// the same. After ^\, which bash is deaf to, and if the command has caught the signal, it goes on.
 func TestAScriptEndsWithItsInterruptedCommand(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

@@ -131,8 +131,8 @@ func descendants(root int, children childLister, skip func(pid int) bool) []desc
 // always refers to the same process. Then it sends only if the parent of that process is d.parent,
 // or newParent. That is the process which inherits d when d.parent dies: the guardian, or the
 // supervisor when the guardian is lost. (In a PID namespace init inherits it instead: then signal
-// misses d, and a later look finds it below init.) If /proc does not show the process (hidepid), the
-// children that its parent has by now say the same.
+// misses d, and a later look finds it below init.) If /proc does not show the process (hidepid),
+// the children that its parent has by now say the same.
 //
 // A new child of one of these two parents passes for d. For that the kernel must have used all
 // other pids since d was found, some milliseconds ago.
