@@ -220,7 +220,8 @@ func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (dri
 				l.seats.noteAhead(seat, resp, 0)
 			}
 			rev := resp.Header.Revision
-			return l.entered(seat, rev, rev, att.lease, holdsOnEntry(c.Slots, resp)), nil
+			p := l.entered(seat, rev, rev, att.lease, holdsOnEntry(c.Slots, resp))
+			return l.unlessMoved(ctx, seat, c, p, att)
 		}
 		if !tellsWhy {
 			continue
@@ -229,6 +230,17 @@ func (l *lease) enter(ctx context.Context, seat *seatState, c driver.Claim) (dri
 			return p, err
 		}
 	}
+}
+
+// unlessMoved returns the place of a claim that has entered under att. If the session has moved
+// since, it looks whether the claim stands: it may have ended with the old lease before the move,
+// which did not know that it was there. The caller has the seat's turn, and has called entered.
+func (l *lease) unlessMoved(ctx context.Context, seat *seatState, c driver.Claim, p driver.Place, att attachment,
+) (driver.Place, error) {
+	if l.attachment().lease == att.lease {
+		return p, nil // a move from here on knows the claim
+	}
+	return l.enterOrFind(ctx, seat, c)
 }
 
 // sendEntry sends the Txn of an entry. A shared claim's is sent alone: it has many operations, and
@@ -326,7 +338,9 @@ func (l *lease) adopt(ctx context.Context, seat *seatState, c driver.Claim, own 
 // the seat's turn.
 func (l *lease) entered(seat *seatState, create, mod, lease int64, held bool) driver.Place {
 	l.seats.mu.Lock()
-	seat.token, seat.mod, seat.lease = uint64(create), mod, lease
+	if seat.token = uint64(create); mod > seat.mod { // otherwise it has been moved since
+		seat.mod, seat.lease = mod, lease
+	}
 	seat.announced = held // who enters behind it from now on sees that it holds
 	p := seat.placeLocked()
 	l.seats.mu.Unlock()

@@ -99,7 +99,8 @@ func (l *lease) exchange(ctx context.Context, from, to *seatState, p driver.Plac
 			l.clear(from)
 			l.seats.noteAhead(to, resp, 1)
 			rev := resp.Header.Revision
-			return l.entered(to, rev, rev, att.lease, len(kvsAt(resp, 1)) == 0), nil
+			entered := l.entered(to, rev, rev, att.lease, len(kvsAt(resp, 1)) == 0)
+			return l.unlessMoved(ctx, to, c, entered, att)
 		case err == nil && l.recordChanged(resp, att):
 			continue
 		}

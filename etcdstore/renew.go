@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -255,20 +254,9 @@ func (r *renewal) moveSomeClaims(ctx context.Context, att attachment, some []*se
 		r.noteRecord(rec.ModRevision, rec.Lease)
 		return false, nil
 	}
-	var missing []*seatState // claims that should stand and do not
-	r.seats.mu.Lock()
-	for i, seat := range some {
-		switch {
-		case tokens[i] == 0 || seat.token != tokens[i]: // it is not known which claim the Txn met
-		case resp.Responses[i].GetResponseTxn().GetSucceeded():
-			seat.lease = att.lease
-		case !seat.leaving && !seat.transferInDoubt:
-			missing = append(missing, seat)
-		}
-	}
-	r.seats.mu.Unlock()
-	for _, seat := range missing {
-		if err := r.passOver(ctx, seat, tokens[slices.Index(some, seat)], att); err != nil {
+	missing := r.seats.noteMoved(some, tokens, att.lease, resp)
+	for _, p := range missing {
+		if err := r.passOver(ctx, p.seat, p.token, att); err != nil {
 			return false, err
 		}
 	}

@@ -106,6 +106,33 @@ func (ss *seats) notOn(lease int64) (all []*seatState) {
 	return all
 }
 
+// missingClaim is a claim that should stand and does not.
+type missingClaim struct {
+	seat  *seatState
+	token uint64
+}
+
+// noteMoved notes which claims a Txn has moved to that etcd lease, and returns those that it should
+// have met and did not. Tokens are those that it compared. Without one, the answer to the entry had
+// not come: the Txn has moved whatever stood.
+func (ss *seats) noteMoved(some []*seatState, tokens []uint64, lease int64, resp *pb.TxnResponse,
+) (missing []missingClaim) {
+	rev := resp.Header.Revision
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	for i, seat := range some {
+		switch {
+		case tokens[i] != 0 && seat.token != tokens[i]: // the seat has another claim by now
+		case seat.token > uint64(rev): // or one that entered after the Txn
+		case resp.Responses[i].GetResponseTxn().GetSucceeded():
+			seat.lease, seat.mod = lease, max(seat.mod, rev)
+		case seat.token != 0 && !seat.leaving && !seat.transferInDoubt:
+			missing = append(missing, missingClaim{seat, seat.token})
+		}
+	}
+	return missing
+}
+
 func (ss *seats) subs() (all []*etcdwire.Sub) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

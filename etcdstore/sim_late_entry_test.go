@@ -1,0 +1,143 @@
+package etcdstore
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/etcdsim"
+)
+
+// lateEntry is a claim that has entered, the answer to which is held back until answer is called.
+type lateEntry struct {
+	key    string
+	g      *gate
+	answer func()
+	result chan error
+	place  driver.Place // once result was received
+	moves  func()       // called before a move of claims reaches etcd; may be nil
+}
+
+// entersLate has a claim enter that gets no answer.
+func entersLate(t *testing.T, c *etcdsim.Cluster, g *gate, l *lease) *lateEntry {
+	t.Helper()
+	e := &lateEntry{key: l.s.lineDir("x") + l.ID(), g: g, result: make(chan error, 1)}
+	open := make(chan struct{})
+	e.answer = func() { close(open) }
+	g.set(func() {
+		g.instead = func(ctx context.Context, req any, do func(context.Context) error) error {
+			if settles(req) && e.moves != nil {
+				e.moves()
+			}
+			err := do(ctx)
+			if puts(req, e.key) && !settles(req) {
+				<-open
+			}
+			return err
+		}
+	})
+	ctx := ending(t, time.Minute)
+	go func() {
+		places, err := l.Claim(ctx, driver.Claim{Name: "x", ID: "x-1"})
+		if err == nil {
+			e.place = places[0]
+		}
+		e.result <- err
+	}()
+	for len(c.Keys(e.key)) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	return e
+}
+
+// TestSimulatedEntryAnsweredAfterAMove: the session has moved before the answer to an entry comes,
+// or it comes while the claim is moved. The claim is known to be on the new lease: long after, when
+// the first one has ended, its removal by somebody else costs the session nothing else.
+func TestSimulatedEntryAnsweredAfterAMove(t *testing.T) {
+	for _, meanwhile := range []bool{false, true} {
+		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+			s, g := gatedAt(t, c, 0, 0)
+			l := granted(t, s, "a", 20*time.Second)
+			if err := renewedOnce(t, l); err != nil {
+				t.Fatal(err)
+			}
+			was := l.attachment().lease
+			e := entersLate(t, c, g, l)
+			var err error
+			come := func() {
+				e.answer()
+				err = <-e.result
+			}
+			if meanwhile {
+				e.moves = sync.OnceFunc(come)
+			}
+			changeLeader(c)
+			if err := renewedOnce(t, l); err != nil {
+				t.Fatal(err)
+			}
+			if !meanwhile {
+				come()
+			}
+			if err != nil || !e.place.Held {
+				t.Fatalf("seed 1: Claim = %+v, %v", e.place, err)
+			}
+			if at := only(t, c, e.key).Lease; at == was || at != l.attachment().lease {
+				t.Fatalf("seed 1: the claim is on lease %x", at)
+			}
+			if err := c.Revoke(ending(t, 10*time.Second), was); err != nil {
+				t.Fatal(err)
+			}
+			changeLeader(c)
+			if err := c.Delete(ending(t, 10*time.Second), e.key, int64(e.place.Token)); err != nil {
+				t.Fatal(err)
+			}
+			if err := renewedOnce(t, l); err != nil {
+				t.Errorf("seed 1: answered meanwhile %v: Renew = %v after the removal of one claim", meanwhile, err)
+			}
+		})
+	}
+}
+
+// TestSimulatedEntryAnsweredAfterItsLeaseEnded: a leader of etcd that wakes up ends the lease that a
+// claim entered under, after the session's record has moved and before the claim has. Its answer
+// comes only then. The claim must not be taken for one that stands: somebody else may hold by now.
+func TestSimulatedEntryAnsweredAfterItsLeaseEnded(t *testing.T) {
+	for _, meanwhile := range []bool{false, true} {
+		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
+			s, g := gatedAt(t, c, 0, 0)
+			l := granted(t, s, "a", 20*time.Second)
+			if err := renewedOnce(t, l); err != nil {
+				t.Fatal(err)
+			}
+			was := l.attachment().lease
+			e := entersLate(t, c, g, l)
+			var err error
+			come := func() {
+				e.answer()
+				err = <-e.result
+			}
+			e.moves = sync.OnceFunc(func() {
+				if meanwhile {
+					come()
+				}
+				if err := c.Revoke(ending(t, 10*time.Second), was); err != nil {
+					t.Error(err)
+				}
+			})
+			changeLeader(c)
+			renewed := renewedOnce(t, l)
+			if !meanwhile {
+				come()
+			}
+			if len(c.Keys(e.key)) > 0 {
+				t.Fatal("seed 1: the claim stands: this test shows nothing")
+			}
+			if renewed == nil && err == nil {
+				t.Errorf("seed 1: answered meanwhile %v: the session was renewed, and Claim = %+v, which has ended",
+					meanwhile, e.place)
+			}
+		})
+	}
+}
