@@ -246,7 +246,8 @@ func (s *Store) alarms(ctx context.Context) driver.Finding {
 		for _, a := range resp.Alarms {
 			f.Found += fmt.Sprintf("%s at member %x; ", a.Alarm, a.MemberID)
 			if a.Alarm == pb.AlarmType_NOSPACE {
-				f.Advice = "it takes no writes: etcdctl compact, defrag, then alarm disarm"
+				f.Advice = "it takes no writes: etcdctl compact, defrag, then alarm disarm; " +
+					"do not restart etcd's leader before: no session outlives that while etcd is full"
 			}
 		}
 		f.Found = strings.TrimSuffix(f.Found, "; ")

@@ -67,7 +67,8 @@ func TestExamine(t *testing.T) {
 					&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, Alarm: pb.AlarmType_NOSPACE}); err != nil {
 					t.Fatal(err)
 				}
-				finds(t, s.Examine(soon(t), "n"), "alarms", driver.Failed, "NOSPACE", "disarm")
+				finds(t, s.Examine(soon(t), "n"), "alarms", driver.Failed, "NOSPACE", "disarm",
+					"do not restart etcd's leader")
 			}
 		})
 	}

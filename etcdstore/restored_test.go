@@ -102,8 +102,8 @@ func TestARestoredEtcdEndsTheSession(t *testing.T) {
 	}
 }
 
-// TestSimulatedSessionInAnOlderEtcd: the session knows a later state of its record, or another one of
-// the same revision, and a lease that is not there. Whatever it asks first tells it that it has
+// TestSimulatedSessionInAnOlderEtcd: the session knows a later state of its record, or another one
+// of the same revision, and a lease that is not there. Whatever it asks first tells it that it has
 // ended, and soon: what it was about to do would never fit.
 func TestSimulatedSessionInAnOlderEtcd(t *testing.T) {
 	ofClaim := func(_ driver.Place, err error) error { return err }

@@ -102,9 +102,9 @@ func TestSimulatedADoubtfulLeaderResignsWhileEtcdIsFull(t *testing.T) {
 	})
 }
 
-// TestSimulatedADoubtfulLeaderHandsOverWhileEtcdIsFull: the first answer to its claim was lost, so a
-// hand-over takes a put, which etcd refuses. Transfer says so once and for all, and a release lets
-// the next one hold. Late: etcd has carried the hand-over out.
+// TestSimulatedADoubtfulLeaderHandsOverWhileEtcdIsFull: the first answer to its claim was lost, so
+// a hand-over takes a put, which etcd refuses. Transfer says so once and for all, and a release
+// lets the next one hold. Late: etcd has carried the hand-over out.
 func TestSimulatedADoubtfulLeaderHandsOverWhileEtcdIsFull(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
@@ -121,7 +121,7 @@ func TestSimulatedADoubtfulLeaderHandsOverWhileEtcdIsFull(t *testing.T) {
 				t.Errorf("seed 1: late %v: Transfer = %v, want ErrRefused: it would be tried again for ever", late, err)
 			}
 			if err := l.Release(ending(t, 5*time.Second), p); !etcdwire.NoSpace(err) {
-				t.Errorf("seed 1: late %v: Release = %v, want etcd's error: a put of the claim may be under way", late, err)
+				t.Errorf("seed 1: late %v: Release = %v, want etcd's error: a put may be under way", late, err)
 			}
 			if _, err := drivertest.Await(ending(t, 5*time.Second), next, q); err != nil {
 				t.Errorf("seed 1: late %v: nobody can follow while etcd is full: %v", late, err)

@@ -100,8 +100,8 @@ func TestSimulatedEntryAnsweredAfterAMove(t *testing.T) {
 	}
 }
 
-// TestSimulatedEntryAnsweredAfterItsLeaseEnded: a leader of etcd that wakes up ends the lease that a
-// claim entered under, after the session's record has moved and before the claim has. Its answer
+// TestSimulatedEntryAnsweredAfterItsLeaseEnded: a leader of etcd that wakes up ends the lease that
+// a claim entered under, after the session's record has moved and before the claim has. Its answer
 // comes only then. The claim must not be taken for one that stands: somebody else may hold by now.
 func TestSimulatedEntryAnsweredAfterItsLeaseEnded(t *testing.T) {
 	for _, meanwhile := range []bool{false, true} {

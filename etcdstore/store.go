@@ -58,7 +58,8 @@ type Options struct {
 	// It costs a write each renewal, and a change of etcd's leader ends terms whose ttl is about a
 	// second or less. A write takes some 100 bytes of etcd's database until history is compacted,
 	// 145 MB a day at 300 ms: set etcd's --auto-compaction-retention. While etcd is full (NOSPACE)
-	// sessions with heartbeats end; others live on.
+	// sessions with heartbeats end. Others live on until etcd's leader changes: each must then get
+	// a new etcd lease, which a full etcd does not grant. Make space before you restart the leader.
 	//
 	// With passwords use 600 ms or more: when users or roles change all clients log in anew, which
 	// takes etcd about 0.1 s of a processor.

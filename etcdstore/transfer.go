@@ -170,8 +170,8 @@ func (l *lease) handOver(ctx context.Context, what string, seat *seatState, p dr
 		l.seats.mu.Unlock()
 	}
 	if doubt && etcdwire.NoSpace(err) {
-		// It would be tried again for ever, while the claim blocks the name. A release does not need
-		// the put for the next claim to hold (see retract).
+		// It would be tried again for ever, while the claim blocks the name. A release lets the
+		// next claim hold without the put (see retract).
 		return nil, refused(what, "etcd is full, so the claim can only be released")
 	}
 	if err != nil || !doubt {

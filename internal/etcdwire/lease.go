@@ -22,8 +22,8 @@ var ErrMoved = errors.New("etcd changed its leader again meanwhile")
 // may have left only after a later term had begun, so GrantInTerm drops the lease and grants
 // another one.
 //
-// The newest alone would not do. Where etcd was put back to a backup, or begun anew, its terms begin
-// anew too, and no grant would bear that one.
+// The newest alone would not do. Where etcd was put back to a backup, or begun anew, its terms
+// begin anew too, and no grant would bear that one.
 //
 // An answer may bear an older term than its entry (see Wire.Prove). If so, the lease was granted in
 // a later term than its caller believes. That is safe: the next renewal finds the later term, and
