@@ -13,17 +13,24 @@ import (
 // lateEntry is a claim that has entered, the answer to which is held back until answer is called.
 type lateEntry struct {
 	key    string
-	g      *gate
 	answer func()
 	result chan error
 	place  driver.Place // once result was received
 	moves  func()       // called before a move of claims reaches etcd; may be nil
 }
 
-// entersLate has a claim enter that gets no answer.
-func entersLate(t *testing.T, c *etcdsim.Cluster, g *gate, l *lease) *lateEntry {
+// entersLate has a claim enter that gets no answer. Exchanged: it takes the place of another.
+func entersLate(t *testing.T, c *etcdsim.Cluster, g *gate, l *lease, exchanged bool) *lateEntry {
 	t.Helper()
-	e := &lateEntry{key: l.s.lineDir("x") + l.ID(), g: g, result: make(chan error, 1)}
+	e := &lateEntry{key: l.s.lineDir("x") + l.ID(), result: make(chan error, 1)}
+	enter := func(ctx context.Context) (driver.Place, error) {
+		return l.claim(ctx, driver.Claim{Name: "x", ID: "x-1"})
+	}
+	if exchanged {
+		p := claimed(t, l, "x")
+		e.key += ".2"
+		enter = func(ctx context.Context) (driver.Place, error) { return l.Exchange(ctx, p, reentry("2", "x-2")) }
+	}
 	open := make(chan struct{})
 	e.answer = func() { close(open) }
 	g.set(func() {
@@ -40,10 +47,8 @@ func entersLate(t *testing.T, c *etcdsim.Cluster, g *gate, l *lease) *lateEntry 
 	})
 	ctx := ending(t, time.Minute)
 	go func() {
-		places, err := l.Claim(ctx, driver.Claim{Name: "x", ID: "x-1"})
-		if err == nil {
-			e.place = places[0]
-		}
+		var err error
+		e.place, err = enter(ctx)
 		e.result <- err
 	}()
 	for len(c.Keys(e.key)) == 0 {
@@ -56,7 +61,8 @@ func entersLate(t *testing.T, c *etcdsim.Cluster, g *gate, l *lease) *lateEntry 
 // or it comes while the claim is moved. The claim is known to be on the new lease: long after, when
 // the first one has ended, its removal by somebody else costs the session nothing else.
 func TestSimulatedEntryAnsweredAfterAMove(t *testing.T) {
-	for _, meanwhile := range []bool{false, true} {
+	for i := range 4 {
+		meanwhile, exchanged := i%2 == 1, i >= 2
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 			s, g := gatedAt(t, c, 0, 0)
 			l := granted(t, s, "a", 20*time.Second)
@@ -64,7 +70,7 @@ func TestSimulatedEntryAnsweredAfterAMove(t *testing.T) {
 				t.Fatal(err)
 			}
 			was := l.attachment().lease
-			e := entersLate(t, c, g, l)
+			e := entersLate(t, c, g, l, exchanged)
 			var err error
 			come := func() {
 				e.answer()
@@ -94,7 +100,8 @@ func TestSimulatedEntryAnsweredAfterAMove(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := renewedOnce(t, l); err != nil {
-				t.Errorf("seed 1: answered meanwhile %v: Renew = %v after the removal of one claim", meanwhile, err)
+				t.Errorf("seed 1: answered meanwhile %v, exchanged %v: Renew = %v after the removal of one claim",
+					meanwhile, exchanged, err)
 			}
 		})
 	}
@@ -104,7 +111,8 @@ func TestSimulatedEntryAnsweredAfterAMove(t *testing.T) {
 // a claim entered under, after the session's record has moved and before the claim has. Its answer
 // comes only then. The claim must not be taken for one that stands: somebody else may hold by now.
 func TestSimulatedEntryAnsweredAfterItsLeaseEnded(t *testing.T) {
-	for _, meanwhile := range []bool{false, true} {
+	for i := range 4 {
+		meanwhile, exchanged := i%2 == 1, i >= 2
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
 			s, g := gatedAt(t, c, 0, 0)
 			l := granted(t, s, "a", 20*time.Second)
@@ -112,7 +120,7 @@ func TestSimulatedEntryAnsweredAfterItsLeaseEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 			was := l.attachment().lease
-			e := entersLate(t, c, g, l)
+			e := entersLate(t, c, g, l, exchanged)
 			var err error
 			come := func() {
 				e.answer()
@@ -135,8 +143,8 @@ func TestSimulatedEntryAnsweredAfterItsLeaseEnded(t *testing.T) {
 				t.Fatal("seed 1: the claim stands: this test shows nothing")
 			}
 			if renewed == nil && err == nil {
-				t.Errorf("seed 1: answered meanwhile %v: the session was renewed, and Claim = %+v, which has ended",
-					meanwhile, e.place)
+				t.Errorf("seed 1: answered meanwhile %v, exchanged %v: the session was renewed, and %+v, which has ended, holds",
+					meanwhile, exchanged, e.place)
 			}
 		})
 	}
