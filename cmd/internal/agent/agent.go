@@ -2,8 +2,8 @@
 // language.
 //
 // What leads is a process that is not this one. So a term is given up only when its client has said
-// that it stopped, or closed the connection that the term is bound to where it had said that this is
-// its own, or when all the time that it was told it may rely on has passed: see holding.
+// that it stopped, or closed the connection that the term is bound to and that it had called its
+// own, or when all the time that it was told it may rely on has passed: see holding.
 package agent
 
 import (

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Only x86 shows in its processor's flags whether it is a virtual machine. Where nothing tells, that
-// none is seen would be taken for none.
+// Only x86 shows in its processor's flags whether it is a virtual machine. Where nothing tells,
+// that none is seen would be taken for none.
 func TestAHypervisorIsSeenOrNotKnown(t *testing.T) {
 	const (
 		vendor, product = "sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name"
@@ -29,7 +29,8 @@ func TestAHypervisorIsSeenOrNotKnown(t *testing.T) {
 			"yes, QEMU KVM Virtual Machine", true},
 		{map[string]string{cpu: arm, vendor: "Amazon EC2", product: "t4g.small"}, "yes, Amazon EC2 t4g.small", true},
 		{map[string]string{cpu: arm, vendor: "Amazon EC2", product: "a1.metal"}, "", false},
-		{map[string]string{cpu: arm, "proc/device-tree/hypervisor/compatible": "linux,kvm\x00"}, "yes, linux,kvm", true},
+		{map[string]string{cpu: arm, "proc/device-tree/hypervisor/compatible": "linux,kvm\x00"},
+			"yes, linux,kvm", true},
 		{nil, "", false},
 	} {
 		root := t.TempDir() + "/"

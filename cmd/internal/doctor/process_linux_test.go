@@ -18,8 +18,8 @@ func (unheard) Line(context.Context, string) (driver.Line, error) {
 
 func (unheard) Revoke(context.Context, string) error { return errors.New("no answer") }
 
-// That the end of a lease may have come late excuses the term that it hit, and no term of later: two
-// leaders then are two leaders.
+// That the end of a lease may have come late excuses the term that it hit, and no term of later:
+// two leaders then are two leaders.
 func TestALostAnswerExcusesNoLaterTerm(t *testing.T) {
 	for late, held := range map[time.Duration]bool{time.Second: true, time.Hour: false} {
 		const ttl = 2 * time.Second

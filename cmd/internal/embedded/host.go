@@ -230,11 +230,13 @@ func (h *host) serve(d *dir) error {
 		listener.Close()
 		return err
 	}
-	h.grpc = v3rpc.Server(h.etcd.Server, nil, h.leases.granted, grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+	pings := keepalive.EnforcementPolicy{
 		// etcd's own limit of 5 s would cut off a client that pings often, as one with a short TTL
 		// must.
 		MinTime: 100 * time.Millisecond, PermitWithoutStream: true,
-	}), grpc.ChainStreamInterceptor(h.leases.renewed))
+	}
+	h.grpc = v3rpc.Server(h.etcd.Server, nil, h.leases.granted, grpc.KeepaliveEnforcementPolicy(pings),
+		grpc.ChainStreamInterceptor(h.leases.renewed))
 	go func() {
 		defer close(h.served)
 		_ = h.grpc.Serve(listener) // until h.stop
