@@ -297,7 +297,7 @@ func openForTorture(ctx context.Context, a *app) (driver.Store, string, func(), 
 	if err != nil {
 		return nil, "", nil, &exitError{exitUnreachable, err}
 	}
-	go a.endWithout(node)
+	go endWithout(node, a.stderr)
 	st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{node.Endpoint()}})
 	if err != nil {
 		_ = node.Close()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 // endWithout ends this process when the embedded store is gone for it. It could do nothing any more
 // but wait, and if it hosted the store, only its end lets others have it: an etcd that broke keeps
 // its files. To end like this is to be killed, which is safe at any time.
-func (a *app) endWithout(n *embedded.Node) {
+func endWithout(n *embedded.Node, stderr io.Writer) {
 	<-n.Done()
 	err := n.Err()
 	if err == nil {
@@ -20,7 +21,7 @@ func (a *app) endWithout(n *embedded.Node) {
 	said := make(chan struct{})
 	go func() {
 		defer close(said)
-		fmt.Fprintf(a.stderr, "primacy: %v\n", err)
+		fmt.Fprintf(stderr, "primacy: %v\n", err)
 	}()
 	select {
 	case <-said:

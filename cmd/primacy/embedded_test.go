@@ -14,12 +14,14 @@ func TestWhoHasLostTheEmbeddedStoreEnds(t *testing.T) {
 	w.env = append(w.env, "PRIMACY_STORE=embedded:"+dir)
 	host := w.serve("host")
 	beside := w.serve("beside")
+	dev := w.start("dev", "--", "sleep", "1000")
+	dev.until(func() bool { return len(w.processes()) >= 4 }, "has started its command")
 	waits := w.start("run", "--id", "waits", "n", "--", "sleep", "1000")
 	waits.until(func() bool { return waits.err.String() != "" }, "stands")
 	if err := os.Rename(dir, dir+"-away"); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*prog{host.prog, beside.prog, waits} {
+	for _, p := range []*prog{host.prog, beside.prog, dev, waits} {
 		p.ends(exitUnreachable).complains("the directory was removed or replaced while in use")
 	}
 	if err := os.Rename(dir+"-away", dir); err != nil {

@@ -193,7 +193,7 @@ func (a *app) openEmbedded(ctx context.Context) (driver.Store, func(), error) {
 	if err != nil {
 		return nil, nil, &exitError{exitUnreachable, err}
 	}
-	go a.endWithout(node)
+	go endWithout(node, a.stderr)
 	st, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{node.Endpoint()}})
 	if err != nil {
 		_ = node.Close()
@@ -341,6 +341,9 @@ func runDev(ctx context.Context, a *app, args []string) error {
 		return &exitError{exitUnreachable, err}
 	}
 	defer node.Close()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	go func() { <-node.Done(); end() }()
 	store, err := reachable(openCtx, node)
 	said := ", in Go open.Open its URL"
 	if errors.Is(err, open.ErrURL) { // the path is too long for a socket: this program finds it by its folder
@@ -350,11 +353,18 @@ func runDev(ctx context.Context, a *app, args []string) error {
 		return err
 	}
 	if len(args) > 0 {
-		return runWithStore(ctx, a, store, args)
+		err := runWithStore(ctx, a, store, args)
+		if lost := node.Err(); lost != nil {
+			return &exitError{exitUnreachable, lost}
+		}
+		return err
 	}
 	fmt.Fprintf(a.stdout, "PRIMACY_STORE=%s\n", store)
 	a.say("the store runs in this process; others on this machine: export the line above%s. Stop with ^C.", said)
 	<-ctx.Done()
+	if lost := node.Err(); lost != nil {
+		return &exitError{exitUnreachable, lost}
+	}
 	return nil
 }
 
