@@ -143,7 +143,7 @@ func TestSimulatedEntryAnsweredAfterItsLeaseEnded(t *testing.T) {
 				t.Fatal("seed 1: the claim stands: this test shows nothing")
 			}
 			if renewed == nil && err == nil {
-				t.Errorf("seed 1: answered meanwhile %v, exchanged %v: the session was renewed, and %+v, which has ended, holds",
+				t.Errorf("seed 1: answered meanwhile %v, exchanged %v: renewed, and %+v, which is over, holds",
 					meanwhile, exchanged, e.place)
 			}
 		})
