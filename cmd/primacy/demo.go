@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/internal/boottime"
@@ -119,7 +120,33 @@ func runDemo(ctx context.Context, a *app, keep bool) error {
 // untilInterrupted returns a context that a signal ends, also the one that says that nobody reads
 // what is shown any more (demo | head). That would end this process at once, and leave its folder.
 func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := make(chan os.Signal, 8)
+	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	go func() {
+		for {
+			select {
+			case s := <-c:
+				// A connection to a server that was killed brings SIGPIPE too.
+				if s != syscall.SIGPIPE || unread(os.Stdout) || unread(os.Stderr) {
+					cancel(errors.New(s.String()))
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(c)
+		cancel(context.Canceled)
+	}
+}
+
+// unread says whether f is a pipe, or the like, whose reader is gone.
+func unread(f *os.File) bool {
+	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0
 }
 
 func (d *demo) failed(ctx context.Context, err error) error {

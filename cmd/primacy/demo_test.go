@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -218,6 +219,37 @@ func TestADemoThatNobodyReadsLeavesNothing(t *testing.T) {
 	w.startShell("primacy demo | head -n 1").ends(0).says("an embedded store is running")
 	w.eventually("no process of the demo is left", func() bool { return len(w.processes()) == 0 })
 	noDemoIn(w)
+}
+
+// The servers that a demo kills leave it connections that nobody reads.
+func TestAKilledServerDoesNotInterruptADemo(t *testing.T) {
+	arrived := make(chan os.Signal, 1)
+	signal.Notify(arrived, syscall.SIGPIPE, syscall.SIGHUP)
+	defer signal.Stop(arrived)
+	ctx, stop := untilInterrupted(t.Context())
+	defer stop()
+	for _, s := range []syscall.Signal{syscall.SIGPIPE, syscall.SIGHUP} {
+		if err := syscall.Kill(os.Getpid(), s); err != nil {
+			t.Fatal(err)
+		}
+		<-arrived // so they come in this order
+	}
+	<-ctx.Done()
+	if got := context.Cause(ctx).Error(); got != syscall.SIGHUP.String() {
+		t.Errorf("ended by %q", got)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if unread(w) {
+		t.Error("a pipe is read")
+	}
+	r.Close()
+	if !unread(w) {
+		t.Error("nobody reads the pipe")
+	}
 }
 
 func TestDevIsAStoreForOthers(t *testing.T) {
