@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -321,7 +322,9 @@ func TestLivezShowsThatNoClientCanComeIn(t *testing.T) {
 	}
 	eventually(t, "it lives", livez(200))
 	s.clients.mu.Lock()
+	giveBack := sync.OnceFunc(s.clients.mu.Unlock)
+	defer giveBack()
 	eventually(t, "it is stuck", livez(503))
-	s.clients.mu.Unlock()
+	giveBack()
 	eventually(t, "it lives again", livez(200))
 }
