@@ -206,12 +206,6 @@ type told struct {
 	lines []driver.Line
 }
 
-func (s *told) Caps() driver.Caps {
-	caps := s.Store.Caps()
-	caps.Linearizable = false
-	return caps
-}
-
 func (s *told) Line(context.Context, string) (driver.Line, error) {
 	ln := s.lines[0]
 	s.lines = s.lines[min(1, len(s.lines)-1):]

@@ -293,7 +293,7 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 				try++
 				continue
 			}
-			if known && st.Revision < last.Revision && !e.s.store.Caps().Linearizable {
+			if known && st.Revision < last.Revision && !e.s.store.Caps().LinesRestart {
 				continue // an old answer; else the line has begun anew
 			}
 			seen(st)

@@ -352,6 +352,9 @@ func (l *lease) close(ctx context.Context) error {
 	busy := slices.AppendSeq(slices.Collect(maps.Keys(l.stillWorking)), maps.Values(l.claims))
 	l.mu.Unlock()
 	for _, c := range busy {
+		if c.currentTerm() == nil {
+			continue // it never led, and never will: it may go with the lease, if the store does not release it
+		}
 		idle := c.idle()
 		if idle == nil {
 			continue // also if ctx has ended

@@ -176,6 +176,40 @@ func TestCloseGivesPlacesThatWaitUpAtOnce(t *testing.T) {
 	})
 }
 
+// keeping is a store that releases nothing: a full etcd does so with a claim whose entry got no
+// answer.
+type keeping struct{ *memstore.Store }
+
+type keepingLease struct{ driver.Lease }
+
+func (k keeping) Grant(ctx context.Context, owner string, ttl time.Duration) (driver.Lease, error) {
+	l, err := k.Store.Grant(ctx, owner, ttl)
+	return keepingLease{l}, err
+}
+
+func (keepingLease) Release(context.Context, ...driver.Place) error { return errors.New("no space") }
+
+// What never led may go with the lease.
+func TestCloseDoesNotWaitForPlacesThatTheStoreDoesNotRelease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s, holder := b.session("a", keeping{b.store}, Options{}), b.session("b", b.store, Options{})
+		b.lead(holder, "n")
+		ended := make(chan error, 1)
+		go func() { _, err := s.Election("n").Campaign(context.Background(), nil); ended <- err }()
+		synctest.Wait()
+		began := time.Now()
+		if err := s.Close(context.Background()); err != nil || time.Since(began) > time.Second {
+			t.Errorf("Close returned %v after %v", err, time.Since(began))
+		}
+		if err := <-ended; !errors.Is(err, ErrClosed) {
+			t.Errorf("the campaign returned %v", err)
+		}
+		if line, _ := b.store.Line(context.Background(), "n"); len(line.Waiters) > 0 {
+			t.Errorf("%+v", line)
+		}
+	})
+}
+
 func TestRunReturnsWhatTheWorkReturned(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})

@@ -58,6 +58,7 @@ type Caps struct {
 	AtomicBatch   bool          // a Claim or Release of several names happens as a whole
 	Gathers       bool          // calls of Append that are made at once travel in few requests; so do those of Records
 	Linearizable  bool          // Line never shows a state older than its call
+	LinesRestart  bool          // a line that somebody deletes in the store begins anew, with smaller revisions
 	ProcessClock  bool          // leases end by this process's own Go timers; only for a store in its memory
 	BestEffort    string        // what can make two leaders though clocks keep the bound; empty: nothing
 	MinTTL        time.Duration // the least and the largest ttl it can keep

@@ -45,20 +45,23 @@ const (
 	slotBytes     = 24 // lease, time, checksum, nothing
 )
 
-// sameBoot names what must be the same for two readings of the boot clock to be comparable: the
-// boot, and the namespace by which a container may have shifted its clock. Empty where the system
-// does not tell.
+// sameBoot names the boot, of which two readings of the boot clock are comparable. It is empty
+// where the system does not tell, and in a time namespace of a container, which may have shifted
+// its clock: such a one has no name, since the kernel gives its number to another one later.
 func sameBoot() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
-	shift, err := os.Readlink("/proc/self/ns/time")
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // a kernel before 5.6 has none
+	of, err := os.Readlink("/proc/self/ns/time")
+	if err != nil && !errors.Is(err, os.ErrNotExist) || err == nil && of != initialTime { // a kernel before 5.6 has none
 		return ""
 	}
-	return strings.TrimSpace(string(id)) + " " + shift
+	return strings.TrimSpace(string(id))
 }
+
+// initialTime is the kernel's own time namespace (PROC_TIME_INIT_INO), in which clocks are not shifted.
+const initialTime = "time:[4026531834]"
 
 func headOf(boot string, term uint64) []byte {
 	return fmt.Appendf(nil, "primacy leases 1\n%s\nraft term %d\n", boot, term)
@@ -83,7 +86,7 @@ func readRenewals(path, boot string, term uint64) map[int64]time.Duration {
 	for b = b[renewalsHead:]; len(b) >= slotBytes; b = b[slotBytes:] {
 		lease, at := int64(binary.LittleEndian.Uint64(b)), time.Duration(binary.LittleEndian.Uint64(b[8:]))
 		if lease != 0 && bytes.Equal(b[:slotBytes], slotOf(lease, at)) {
-			known[lease] = at
+			known[lease] = max(known[lease], at) // a failed write may have left an older note of it
 		}
 	}
 	return known

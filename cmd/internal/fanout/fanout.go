@@ -21,8 +21,8 @@ type Source[T any] struct {
 	// itself, nothing follows what it yielded last.
 	Observe func(ctx context.Context, name string) iter.Seq2[T, error]
 	// Revision grows with each change. A value with a smaller one than was told before is not told.
-	// It is nil if Observe yields no old values: then one with a smaller revision is of a line that
-	// has begun anew, and readers would hear nothing until that has had as many changes.
+	// It is nil where a line may begin anew: else readers would hear nothing of that one until it
+	// has had as many changes as the one before.
 	Revision func(T) uint64
 	// Same says that b tells readers nothing that a has not.
 	Same func(a, b T) bool

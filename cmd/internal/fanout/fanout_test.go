@@ -13,6 +13,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/registerstore"
 )
 
 // store has one value, which observers follow. A read takes a second.
@@ -228,14 +229,18 @@ func TestWhatTellsNothingNewWakesNobody(t *testing.T) {
 // revisions.
 func TestALineThatBeginsAnewIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		session, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+		lines, err := registerstore.FromRegister(memstore.NewRegister(), registerstore.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		session, err := primacy.NewSession(lines, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s := newStore(200)
 		h := New(Source[int]{Observe: s.observe, Same: func(a, b int) bool { return a == b }})
 		if States(session).src.Revision != nil {
-			t.Error("a linearizable store yields no old states")
+			t.Error("a line may begin anew there")
 		}
 		defer h.Close()
 		r := h.Join("n")
@@ -247,7 +252,7 @@ func TestALineThatBeginsAnewIsTold(t *testing.T) {
 		if n := wait(t, h.Join("n")); n.Value != 1 {
 			t.Errorf("a new reader got %d", n.Value)
 		}
-		_ = session.Close(t.Context())
+		_, _ = session.Close(t.Context()), lines.Close()
 	})
 }
 

@@ -11,7 +11,7 @@ import (
 // session is to be closed after the hub.
 func States(s *primacy.Session) *Hub[primacy.State] {
 	revision := func(st primacy.State) uint64 { return st.Revision }
-	if s.Store().Caps().Linearizable {
+	if s.Store().Caps().LinesRestart {
 		revision = nil
 	}
 	return New(Source[primacy.State]{
