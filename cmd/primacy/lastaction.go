@@ -22,11 +22,11 @@ import (
 // lastAction is what the guardian of a command needs to end the lease of a supervisor that died. A
 // password may be in it.
 type lastAction struct {
-	Store   string            `json:"store"` // as --store has it
-	Lease   string            `json:"lease"`
-	Dir     string            `json:"dir"` // files that Store names are relative to it
-	Env     map[string]string `json:"env"` // ours: the guardian has none
-	Message string            `json:"message"`
+	Store   string   `json:"store"` // as --store has it
+	Lease   string   `json:"lease"`
+	Dir     string   `json:"dir"` // files that Store names are relative to it
+	Env     [][]byte `json:"env"` // ours, which need not be UTF-8: the guardian has none
+	Message string   `json:"message"`
 
 	Name  string        `json:"name,omitempty"` // of the election, for its history; empty for a lock
 	Token primacy.Token `json:"token"`
@@ -51,7 +51,7 @@ func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
 // endLease adds to w what the guardian needs to reach the store. After ttl the lease is over by
 // itself.
 func (a *app) endLease(w lastAction, ttl time.Duration) *supervise.LastAction {
-	w.Store, w.Env = a.store, map[string]string{}
+	w.Store = a.store
 	if w.Store == "" || strings.HasPrefix(w.Store, embeddedScheme) {
 		dir, err := a.embeddedDir() // the default depends on the environment
 		if err != nil {
@@ -61,9 +61,7 @@ func (a *app) endLease(w lastAction, ttl time.Duration) *supervise.LastAction {
 	}
 	w.Dir, _ = os.Getwd()
 	for _, kv := range os.Environ() { // proxies, PG*, KUBECONFIG, and whatever a plugin of that needs
-		if name, v, ok := strings.Cut(kv, "="); ok {
-			w.Env[name] = v
-		}
+		w.Env = append(w.Env, []byte(kv))
 	}
 	text, err := json.Marshal(w)
 	if err != nil {
@@ -79,7 +77,8 @@ func executeLastAction(ctx context.Context, text []byte, messages io.Writer) {
 	if json.Unmarshal(text, &w) != nil {
 		return
 	}
-	for name, v := range w.Env {
+	for _, kv := range w.Env {
+		name, v, _ := strings.Cut(string(kv), "=")
 		_ = os.Setenv(name, v)
 	}
 	_ = os.Chdir(w.Dir)

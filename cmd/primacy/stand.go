@@ -120,6 +120,12 @@ func (r *runner) stand(ctx context.Context) (term *primacy.Term, err error) {
 
 // lead runs the command in the term and gives it up. It says whether to stand again.
 func (r *runner) lead(ctx context.Context, term *primacy.Term) (again bool, err error) {
+	inTerms.Add(1)
+	defer func() {
+		if again || r.shard != nil {
+			inTerms.Add(-1)
+		} // else this process ends by itself: see endWithout
+	}()
 	err = r.stoppedMeanwhile(ctx)
 	switch {
 	case err != nil, context.Cause(term.Context()) != nil:

@@ -112,7 +112,9 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 		r.stopFor(p, term, reasonOf(cause, false), cause)
 	}
 	r.status = p.Wait()
-	if r.status.Interrupted != 0 { // we did not get it: the command had the terminal
+	if r.ending.Load() {
+		r.status.Interrupted = 0 // we got it, and passed it on: nobody has pressed ^C
+	} else if r.status.Interrupted != 0 { // we did not get it: the command had the terminal
 		r.ending.Store(true)
 	}
 	copied()
@@ -188,6 +190,7 @@ func (r *runner) feed(ctx context.Context, term *primacy.Term, d time.Duration, 
 			return
 		}
 		if d == 0 {
+			<-term.Context().Done() // at once: once is to see why, and not only that the command has ended
 			p.Stop(0)
 			return
 		}

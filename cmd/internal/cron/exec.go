@@ -106,6 +106,7 @@ func feed(ctx context.Context, t *primacy.Term, d time.Duration, p *supervise.Pr
 			return
 		}
 		if d == 0 {
+			<-t.Context().Done() // at once: await is to see why, and not only that the command has ended
 			p.Stop(0)
 			return
 		}

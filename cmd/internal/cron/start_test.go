@@ -249,11 +249,13 @@ func TestARunWhoseBeginningWasNotAnsweredRuns(t *testing.T) {
 				w.jobs = []*Job{job}
 				w.script = func(Run) (time.Duration, string) { return time.Second, OK }
 				var lost atomic.Pointer[Key]
+				spawned := make(chan struct{})
 				w.deaf = func(ctx context.Context, d driver.Record) error {
 					r, _ := ParseRecord(d)
 					if r.Verdict != Began || !lost.CompareAndSwap(nil, &r.Key) {
 						return nil
 					}
+					<-spawned
 					e := w.procs[0].engine
 					e.mu.Lock()
 					l := e.jobs[job.Name]
@@ -262,6 +264,7 @@ func TestARunWhoseBeginningWasNotAnsweredRuns(t *testing.T) {
 					return errNet
 				}
 				w.procs = append(w.procs, w.spawn(1, 0))
+				close(spawned)
 				time.Sleep(18 * time.Second)
 				w.finish()
 				records, _ := w.store.Records(context.Background(), Prefix+job.Name, "", 10000)

@@ -203,7 +203,7 @@ var errNotAsked = errors.New("not asked")
 func (m *Mover) end(ctx context.Context, e *primacy.Election, token primacy.Token, to string) (primacy.State, error) {
 	r := driver.Request{Token: uint64(token), By: m.by(), Reason: m.Reason, To: to}
 	err := m.mayFollow(ctx, e, r)
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return primacy.State{}, errNotAsked
 	}
 	if err != nil {

@@ -174,8 +174,10 @@ func (f *unboundFamily) writers(t *testing.T, server *pgtest.Server) (stop func(
 	f.all = append([]int{f.guardian}, f.pids()...)
 	return func() {
 		cancel()
-		for _, c := range all {
+		for range all {
 			<-done
+		}
+		for _, c := range all {
 			_ = c.Close(context.Background())
 		}
 	}

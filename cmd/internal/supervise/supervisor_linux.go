@@ -168,10 +168,8 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 	}
 	// Two rounds in a row must find nothing. One is not enough: it can miss a child whose parent
 	// dies meanwhile.
-	var took time.Duration
 	for empty, n := 0, 0; empty < 2; n++ {
-		time.Sleep(max(time.Duration(min(n, 20))*time.Millisecond, took))
-		began := boottime.Now()
+		time.Sleep(time.Duration(min(n, 20)) * time.Millisecond)
 		// Parents first, and at all depths. Where the kernel lists children, this looks at our
 		// descendants only: a look at all processes of a busy machine has taken longer than the
 		// margin.
@@ -187,7 +185,6 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 		if s.killOrphans(guardian, reap) {
 			empty = 0
 		}
-		took = boottime.Now() - began
 	}
 	return wait, reaped
 }
@@ -195,8 +192,22 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 // killOrphans kills and reaps our children, but not the spared ones, and returns whether there were
 // any, beside a guardian that is dead.
 func (s *Supervisor) killOrphans(guardian int, reap func(pid int)) (found bool) {
-	for _, pid := range ownChildren(s.maxPID) {
+	pids, err := readChildren(os.Getpid())
+	if err != nil {
+		pids = snapshot()(os.Getpid())
+	}
+	for _, pid := range pids {
 		found = s.killOrphan(pid, guardian, reap) || found
+	}
+	if err == nil || found {
+		return found
+	}
+	// /proc may hide some of them, and then only the kernel knows: of each number, which takes up to
+	// two seconds. So this comes last.
+	for pid := 1; pid <= s.maxPID; pid++ {
+		if _, ours := ownChild(pid); ours {
+			found = s.killOrphan(pid, guardian, reap) || found
+		}
 	}
 	return found
 }

@@ -56,22 +56,6 @@ func readChildren(pid int) (pids []int, err error) {
 	return pids, err
 }
 
-// ownChildren returns the process IDs of this process's children. If /proc does not tell, it asks
-// the kernel of each number up to maxPID, which takes up to two seconds.
-func ownChildren(maxPID int) []int {
-	pids, err := readChildren(os.Getpid())
-	if err == nil {
-		return pids
-	}
-	pids = nil
-	for pid := 1; pid <= maxPID; pid++ {
-		if _, ours := ownChild(pid); ours {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
 // ownChild asks the kernel, which needs neither /proc nor a descriptor, whether pid is a child of
 // this process that nobody has reaped, and whether it is dead.
 func ownChild(pid int) (dead, ours bool) {
