@@ -91,7 +91,8 @@ func FromRegister(r Register, o Options) (*Store, error) {
 func (s *Store) Caps() driver.Caps {
 	return driver.Caps{
 		Store: s.opts.Name, FIFO: true, Token: s.opts.Token, Push: s.watcher != nil, SharedRenewal: true, Shared: true,
-		Linearizable: true, LinesRestart: true, MinTTL: s.opts.MinTTL, MaxTTL: s.opts.MaxTTL, Warnings: slices.Clone(s.opts.Warnings),
+		Linearizable: true, LinesRestart: true, MinTTL: s.opts.MinTTL, MaxTTL: s.opts.MaxTTL,
+		Warnings: slices.Clone(s.opts.Warnings),
 	}
 }
 

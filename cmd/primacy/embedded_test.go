@@ -16,14 +16,17 @@ func TestWhoHasLostTheEmbeddedStoreEnds(t *testing.T) {
 	beside := w.serve("beside")
 	dev := w.start("dev", "--", "sleep", "1000")
 	dev.until(func() bool { return len(w.processes()) >= 4 }, "has started its command")
-	waits := w.start("run", "--id", "waits", "n", "--", "sleep", "1000")
-	waits.until(func() bool { return waits.err.String() != "" }, "stands")
+	leads := w.start("run", "--id", "leads", "--ttl", "5s", "--on-deposed", "echo the hook ran", "n", "--",
+		"sleep", "1000").tells("leads n under token")
+	waits := w.start("run", "--id", "waits", "n", "--", "sleep", "1000").tells("waits for n")
 	if err := os.Rename(dir, dir+"-away"); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []*prog{host.prog, beside.prog, dev, waits} {
 		p.ends(exitUnreachable).complains("the directory was removed or replaced while in use")
 	}
+	// a term ends as it does without a store
+	leads.ends(exitLost).complains("the directory was removed or replaced", "was not renewed in time", "the hook ran")
 	if err := os.Rename(dir+"-away", dir); err != nil {
 		t.Fatal(err)
 	}

@@ -92,7 +92,8 @@ func TestStatusReadsNoMoreThanItNeeds(t *testing.T) {
 		}
 		once(s, "refused-1", time.Second)
 		term := leads(s, "billing")
-		time.Sleep(time.Second) // its begin is written
+		time.Sleep(time.Second)
+		synctest.Wait() // its begin is written
 		st.pages = nil
 
 		list := func() string {

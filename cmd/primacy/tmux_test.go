@@ -238,7 +238,7 @@ func TestAJobThatIsStoppedTooLongHasLost(t *testing.T) {
 	if s := m.commandLines(); strings.Contains(s, "\nsleep 1000") || strings.Contains(s, "\nsh -c stty") {
 		t.Errorf("while the next one led there were:\n%s", s)
 	}
-	m.shows("(this process did not run")
+	m.shows("(this process did")
 	m.eventually("the end of the job", func() bool {
 		return !strings.Contains(m.commandLines(), "\nprimacy run -q --ttl 15s")
 	})

@@ -54,13 +54,13 @@ func sameBoot() string {
 		return ""
 	}
 	of, err := os.Readlink("/proc/self/ns/time")
-	if err != nil && !errors.Is(err, os.ErrNotExist) || err == nil && of != initialTime { // a kernel before 5.6 has none
-		return ""
+	if err == nil && of != initialTime || err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "" // a kernel before 5.6 has no time namespaces
 	}
 	return strings.TrimSpace(string(id))
 }
 
-// initialTime is the kernel's own time namespace (PROC_TIME_INIT_INO), in which clocks are not shifted.
+// initialTime is the kernel's first time namespace (PROC_TIME_INIT_INO): no clock is shifted there.
 const initialTime = "time:[4026531834]"
 
 func headOf(boot string, term uint64) []byte {

@@ -202,8 +202,8 @@ func (s *Supervisor) killOrphans(guardian int, reap func(pid int)) (found bool) 
 	if err == nil || found {
 		return found
 	}
-	// /proc may hide some of them, and then only the kernel knows: of each number, which takes up to
-	// two seconds. So this comes last.
+	// /proc may hide some of them, and then only the kernel knows, asked for each number: up to two
+	// seconds. So this comes last.
 	for pid := 1; pid <= s.maxPID; pid++ {
 		if _, ours := ownChild(pid); ours {
 			found = s.killOrphan(pid, guardian, reap) || found
