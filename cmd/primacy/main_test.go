@@ -206,14 +206,19 @@ func (w *world) processes() []string {
 	})
 }
 
-// killAll kills what runs in the test's folder, and would for a while.
+// killAll kills what runs in the test's folder, and would for a while: again, as long as something
+// does, for a command may start a child between the look and its end.
 func (w *world) killAll() {
 	w.Helper()
-	for _, link := range w.processes() {
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+	w.eventually("nothing runs that was killed", func() bool {
+		links := w.processes()
+		for _, link := range links {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
 		}
-	}
+		return len(links) == 0
+	})
 }
 
 // prog is one run of the program.
