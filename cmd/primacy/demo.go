@@ -146,7 +146,7 @@ func untilInterrupted(ctx context.Context) (context.Context, context.CancelFunc)
 func unread(f *os.File) bool {
 	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
 	n, err := unix.Poll(fds, 0)
-	return err == nil && n > 0 && fds[0].Revents&unix.POLLERR != 0
+	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
 }
 
 func (d *demo) failed(ctx context.Context, err error) error {

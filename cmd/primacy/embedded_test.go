@@ -26,7 +26,8 @@ func TestWhoHasLostTheEmbeddedStoreEnds(t *testing.T) {
 		p.ends(exitUnreachable).complains("the directory was removed or replaced while in use")
 	}
 	// a term ends as it does without a store
-	leads.ends(exitLost).complains("the directory was removed or replaced", "was not renewed in time", "the hook ran")
+	leads.ends(exitLost).complains("the directory was removed or replaced", "given up: the embedded store is gone",
+		"the hook ran")
 	if err := os.Rename(dir+"-away", dir); err != nil {
 		t.Fatal(err)
 	}

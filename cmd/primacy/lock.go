@@ -183,6 +183,9 @@ func (r *runner) hold(term *primacy.Term) error {
 		case <-failed:
 			r.gaveUp = true
 			return nil
+		case <-storeGone:
+			r.gaveUp = true
+			return nil
 		case sig := <-r.signals:
 			if r.ends(sig) {
 				return nil

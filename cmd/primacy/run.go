@@ -284,10 +284,11 @@ type runner struct {
 	session    *primacy.Session
 	at         driver.Store
 
-	stop    context.CancelCauseFunc // ends the wait
-	ending  atomic.Bool             // a signal was passed on that asks the command to end: it is not started again
-	leaving atomic.Bool             // no further term comes
-	current atomic.Pointer[primacy.Term]
+	stop     context.CancelCauseFunc // ends the wait
+	ending   atomic.Bool             // a signal was passed on that asks the command to end: it is not started again
+	leaving  atomic.Bool             // no further term comes
+	passedOn atomic.Int32            // the signal that the command was sent last for us
+	current  atomic.Pointer[primacy.Term]
 
 	log     *eventLog
 	manager *manager

@@ -106,6 +106,7 @@ func (r *runner) stand(ctx context.Context) (term *primacy.Term, err error) {
 		r.spent = 0
 		cancel() // from the win on the contest's time limit does not count
 		if err == nil {
+			inTerms.Add(1)
 			r.current.Store(term)
 			waited := time.Since(began).Milliseconds()
 			r.report(event{Event: "elected", Token: term.Token(), WaitMS: &waited})
@@ -120,11 +121,10 @@ func (r *runner) stand(ctx context.Context) (term *primacy.Term, err error) {
 
 // lead runs the command in the term and gives it up. It says whether to stand again.
 func (r *runner) lead(ctx context.Context, term *primacy.Term) (again bool, err error) {
-	inTerms.Add(1)
 	defer func() {
-		if again || r.shard != nil {
+		if again {
 			inTerms.Add(-1)
-		} // else this process ends by itself: see endWithout
+		} // else this process ends by itself
 	}()
 	err = r.stoppedMeanwhile(ctx)
 	switch {
@@ -169,7 +169,11 @@ const releaseLimit = 3 * time.Second
 
 // release gives the term up. Nothing runs any more.
 func (r *runner) release(term *primacy.Term) {
-	limit, cancel := context.WithTimeout(context.Background(), releaseLimit)
+	wait := releaseLimit
+	if lostStore() {
+		wait = 0 // nobody is there to confirm it
+	}
+	limit, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	e := event{Event: "released", Token: term.Token()}
 	if err := term.Resign(limit); err != nil {
@@ -189,6 +193,9 @@ func (r *runner) lost(term *primacy.Term) error {
 	case lost == nil && r.status.Cause == supervise.CauseDeadline:
 		// The guardian saw the deadline come before our own timer did.
 		return fail(exitLost, "%s %q%s ended: %w", r.right, r.name, under("token", term.Token()), primacy.ErrExpired)
+	case lost == nil && r.gaveUp && lostStore():
+		return fail(exitLost, "%s %q%s given up: the embedded store is gone", r.right, r.name,
+			under("token", term.Token()))
 	case lost == nil && r.gaveUp:
 		return fail(exitLost, "%s %q%s given up: a renewal failed (--on-unreachable %s)", r.right,
 			r.name, under("token", term.Token()), stopNow)

@@ -80,6 +80,8 @@ func (r *runner) rest(ctx context.Context, term *primacy.Term, wait time.Duratio
 		case <-term.Context().Done():
 		case <-failed:
 			r.gaveUp = true
+		case <-storeGone:
+			r.gaveUp = true
 		}
 	})
 }
@@ -107,14 +109,18 @@ func (r *runner) once(term *primacy.Term, state *stateFile, failed <-chan struct
 	case <-failed:
 		r.gaveUp = true
 		r.stopFor(p, term, shown.Unreachable, errors.New("a renewal failed"))
+	case <-storeGone:
+		r.gaveUp = true
+		r.stopFor(p, term, shown.Unreachable, errors.New("the embedded store is gone"))
 	case <-term.Context().Done():
 		cause := context.Cause(term.Context())
 		r.stopFor(p, term, reasonOf(cause, false), cause)
 	}
 	r.status = p.Wait()
-	if r.ending.Load() {
+	if r.status.Interrupted == syscall.Signal(r.passedOn.Load()) {
 		r.status.Interrupted = 0 // we got it, and passed it on: nobody has pressed ^C
-	} else if r.status.Interrupted != 0 { // we did not get it: the command had the terminal
+	}
+	if r.status.Interrupted != 0 { // we did not get it: the command had the terminal
 		r.ending.Store(true)
 	}
 	copied()
@@ -212,6 +218,7 @@ func (r *runner) forward(ctx context.Context, p *supervise.Process) {
 			if sig != syscall.SIGHUP && r.ends(sig) { // to many a command that one means: read your files again
 				r.ending.Store(true)
 			}
+			r.passedOn.Store(int32(sig.(syscall.Signal)))
 			p.Signal(sig.(syscall.Signal))
 		case <-ctx.Done():
 			return

@@ -128,24 +128,30 @@ func (c *Commands) await(stop <-chan struct{}, t *primacy.Term, p *supervise.Pro
 		defer timer.Stop()
 		late = timer.C
 	}
-	grace := r.Job.StopTimeout
 	select {
 	case <-p.Done():
-		return e
+		if t.Context().Err() == nil {
+			return e
+		}
+		e = lostBy(t) // feed may have killed it for that: ended tells whether it did
 	case <-late:
 		e = ending{why: TimedOut, text: fmt.Sprintf("stopped after %v", r.Job.Timeout)}
 	case <-stop:
 		e = ending{why: Stopped, text: "its runner was told to stop"}
 	case <-t.Context().Done():
-		e = ending{why: Lost, text: oneLine(context.Cause(t.Context()))}
-		switch cause := context.Cause(t.Context()); {
-		case errors.Is(cause, primacy.ErrResigned):
-			e.why = Replaced
-		case errors.Is(cause, primacy.ErrDeposed):
-			grace = 0 // the claim is gone: another may run already
-		}
+		e = lostBy(t) // and where the claim is gone, feed kills it at once: another may run already
 	}
-	p.Stop(grace)
+	p.Stop(r.Job.StopTimeout)
+	return e
+}
+
+// lostBy is the ending of a command whose term has ended.
+func lostBy(t *primacy.Term) ending {
+	cause := context.Cause(t.Context())
+	e := ending{why: Lost, text: oneLine(cause)}
+	if errors.Is(cause, primacy.ErrResigned) {
+		e.why = Replaced
+	}
 	return e
 }
 

@@ -182,7 +182,7 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 		// That may miss what /proc does not show. But whatever is left of the tree is below a child
 		// of ours, and which those are the kernel says.
 		empty++
-		if s.killOrphans(guardian, reap) {
+		if s.killOrphans(guardian, n, reap) {
 			empty = 0
 		}
 	}
@@ -191,7 +191,7 @@ func (s *Supervisor) killLostTree(guardian, command int) (wait syscall.WaitStatu
 
 // killOrphans kills and reaps our children, but not the spared ones, and returns whether there were
 // any, beside a guardian that is dead.
-func (s *Supervisor) killOrphans(guardian int, reap func(pid int)) (found bool) {
+func (s *Supervisor) killOrphans(guardian, round int, reap func(pid int)) (found bool) {
 	pids, err := readChildren(os.Getpid())
 	if err != nil {
 		pids = snapshot()(os.Getpid())
@@ -199,11 +199,11 @@ func (s *Supervisor) killOrphans(guardian int, reap func(pid int)) (found bool) 
 	for _, pid := range pids {
 		found = s.killOrphan(pid, guardian, reap) || found
 	}
-	if err == nil || found {
+	if err == nil || found && round < 50 {
 		return found
 	}
 	// /proc may hide some of them, and then only the kernel knows, asked for each number: up to two
-	// seconds. So this comes last.
+	// seconds. So this comes last, unless one that it shows does not die.
 	for pid := 1; pid <= s.maxPID; pid++ {
 		if _, ours := ownChild(pid); ours {
 			found = s.killOrphan(pid, guardian, reap) || found
