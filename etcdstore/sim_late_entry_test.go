@@ -10,19 +10,33 @@ import (
 	"github.com/primacy-go/primacy/internal/etcdsim"
 )
 
-// lateEntry is a claim that has entered, the answer to which is held back until answer is called.
+// lateEntry is a claim that has entered, the answer to which is held back until come is called.
 type lateEntry struct {
 	key    string
+	was    int64 // the etcd lease that it entered under
 	answer func()
 	result chan error
-	place  driver.Place // once result was received
-	moves  func()       // called before a move of claims reaches etcd; may be nil
+	place  driver.Place // once come has returned, as err
+	err    error
+	moves  func() // called before a move of claims reaches etcd; may be nil
 }
 
-// entersLate has a claim enter that gets no answer. Exchanged: it takes the place of another.
-func entersLate(t *testing.T, c *etcdsim.Cluster, g *gate, l *lease, exchanged bool) *lateEntry {
+// come lets the answer come, and returns when it was taken.
+func (e *lateEntry) come() {
+	e.answer()
+	e.err = <-e.result
+}
+
+// entersLate has a claim of a new session enter that gets no answer. Exchanged: it takes the place
+// of another.
+func entersLate(t *testing.T, c *etcdsim.Cluster, exchanged bool) (*lease, *lateEntry) {
 	t.Helper()
-	e := &lateEntry{key: l.s.lineDir("x") + l.ID(), result: make(chan error, 1)}
+	s, g := gatedAt(t, c, 0, 0)
+	l := granted(t, s, "a", 20*time.Second)
+	if err := renewedOnce(t, l); err != nil {
+		t.Fatal(err)
+	}
+	e := &lateEntry{key: l.s.lineDir("x") + l.ID(), was: l.attachment().lease, result: make(chan error, 1)}
 	enter := func(ctx context.Context) (driver.Place, error) {
 		return l.claim(ctx, driver.Claim{Name: "x", ID: "x-1"})
 	}
@@ -54,7 +68,7 @@ func entersLate(t *testing.T, c *etcdsim.Cluster, g *gate, l *lease, exchanged b
 	for len(c.Keys(e.key)) == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	return e
+	return l, e
 }
 
 // TestSimulatedEntryAnsweredAfterAMove: the session has moved before the answer to an entry comes,
@@ -64,35 +78,24 @@ func TestSimulatedEntryAnsweredAfterAMove(t *testing.T) {
 	for i := range 4 {
 		meanwhile, exchanged := i%2 == 1, i >= 2
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-			s, g := gatedAt(t, c, 0, 0)
-			l := granted(t, s, "a", 20*time.Second)
-			if err := renewedOnce(t, l); err != nil {
-				t.Fatal(err)
-			}
-			was := l.attachment().lease
-			e := entersLate(t, c, g, l, exchanged)
-			var err error
-			come := func() {
-				e.answer()
-				err = <-e.result
-			}
+			l, e := entersLate(t, c, exchanged)
 			if meanwhile {
-				e.moves = sync.OnceFunc(come)
+				e.moves = sync.OnceFunc(e.come)
 			}
 			changeLeader(c)
 			if err := renewedOnce(t, l); err != nil {
 				t.Fatal(err)
 			}
 			if !meanwhile {
-				come()
+				e.come()
 			}
-			if err != nil || !e.place.Held {
-				t.Fatalf("seed 1: Claim = %+v, %v", e.place, err)
+			if e.err != nil || !e.place.Held {
+				t.Fatalf("seed 1: Claim = %+v, %v", e.place, e.err)
 			}
-			if at := only(t, c, e.key).Lease; at == was || at != l.attachment().lease {
+			if at := only(t, c, e.key).Lease; at == e.was || at != l.attachment().lease {
 				t.Fatalf("seed 1: the claim is on lease %x", at)
 			}
-			if err := c.Revoke(ending(t, 10*time.Second), was); err != nil {
+			if err := c.Revoke(ending(t, 10*time.Second), e.was); err != nil {
 				t.Fatal(err)
 			}
 			changeLeader(c)
@@ -114,35 +117,24 @@ func TestSimulatedEntryAnsweredAfterItsLeaseEnded(t *testing.T) {
 	for i := range 4 {
 		meanwhile, exchanged := i%2 == 1, i >= 2
 		simulated(t, func(t *testing.T, c *etcdsim.Cluster) {
-			s, g := gatedAt(t, c, 0, 0)
-			l := granted(t, s, "a", 20*time.Second)
-			if err := renewedOnce(t, l); err != nil {
-				t.Fatal(err)
-			}
-			was := l.attachment().lease
-			e := entersLate(t, c, g, l, exchanged)
-			var err error
-			come := func() {
-				e.answer()
-				err = <-e.result
-			}
+			l, e := entersLate(t, c, exchanged)
 			e.moves = sync.OnceFunc(func() {
 				if meanwhile {
-					come()
+					e.come()
 				}
-				if err := c.Revoke(ending(t, 10*time.Second), was); err != nil {
+				if err := c.Revoke(ending(t, 10*time.Second), e.was); err != nil {
 					t.Error(err)
 				}
 			})
 			changeLeader(c)
 			renewed := renewedOnce(t, l)
 			if !meanwhile {
-				come()
+				e.come()
 			}
 			if len(c.Keys(e.key)) > 0 {
 				t.Fatal("seed 1: the claim stands: this test shows nothing")
 			}
-			if renewed == nil && err == nil {
+			if renewed == nil && e.err == nil {
 				t.Errorf("seed 1: answered meanwhile %v, exchanged %v: renewed, and %+v, which is over, holds",
 					meanwhile, exchanged, e.place)
 			}

@@ -320,7 +320,8 @@ func TestSidecar(t *testing.T) {
 	asks(b, "GET", "/v1/elections/nobody/history", "")
 	leads := follow("POST", "/v1/elections/billing/campaign", `{"id":"web-1","meta":{"zone":"b"},"direct":true}`)
 	b.is("campaign", leads.text)
-	waits := follow("POST", "/v1/elections/billing/campaign", `{"id":"web-2","value":"v2","direct":true}`, "Accept", "text/event-stream")
+	waits := follow("POST", "/v1/elections/billing/campaign", `{"id":"web-2","value":"v2","direct":true}`,
+		"Accept", "text/event-stream")
 	b.is("campaign that waits, as server-sent events", waits.text)
 	events := follow("GET", "/v1/elections/billing/events", "")
 	b.is("events", events.text)

@@ -723,10 +723,9 @@ func (r *rig) restarted() {
 	r.does("Follow", "")
 }
 
-// Where the primary has removed the WAL that a member needs, pg_rewind has nothing to do, and says
-// that all is well. So a rewind that did not help is not done again.
-func TestAMemberThatARewindDoesNotHelpIsCloned(t *testing.T) {
-	r := newRig(t)
+// rewound takes b to where it follows a after a rewind.
+func (r *rig) rewound() {
+	r.t.Helper()
 	r.newTerm(1, "a")
 	r.expect("Seal", ok)
 	r.expect("Read", at(3, 200))
@@ -734,6 +733,13 @@ func TestAMemberThatARewindDoesNotHelpIsCloned(t *testing.T) {
 	r.strays()
 	r.does("Rewind", "Persist")
 	r.restarted()
+}
+
+// Where the primary has removed the WAL that a member needs, pg_rewind has nothing to do, and says
+// that all is well. So a rewind that did not help is not done again.
+func TestAMemberThatARewindDoesNotHelpIsCloned(t *testing.T) {
+	r := newRig(t)
+	r.rewound()
 	r.o.Server.Follows = true // it connects, and is told that the WAL is gone
 	r.expect("", ok)
 	r.o.Server.Follows = false
@@ -751,13 +757,7 @@ func TestAMemberThatARewindDoesNotHelpIsCloned(t *testing.T) {
 // A member that was cut off, and not for long, is not cloned because it was rewound once.
 func TestAMemberThatHasStreamedSinceIsRewoundAgain(t *testing.T) {
 	r := newRig(t)
-	r.newTerm(1, "a")
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
-	r.does("Follow", "")
-	r.strays()
-	r.does("Rewind", "Persist")
-	r.restarted()
+	r.rewound()
 	r.o.Server.Follows = true
 	r.expect("", ok)
 	r.o.Now += strayAfter
@@ -1335,13 +1335,7 @@ func TestAMemberThatCannotWriteKeepsNoTerm(t *testing.T) {
 // member cannot use a term until then, but no disk hangs.
 func TestACloneDuringWhichATermBeganIsNoDiskThatHangs(t *testing.T) {
 	r := newRig(t)
-	r.newTerm(1, "a")
-	r.expect("Seal", ok)
-	r.expect("Read", at(3, 200))
-	r.does("Follow", "")
-	r.strays()
-	r.does("Rewind", "Persist")
-	r.restarted()
+	r.rewound()
 	r.strays()
 	r.expect("Reinit", ok)
 	r.o.Server.Data = DataPartial
