@@ -99,12 +99,14 @@ func fenceRenew(t *testing.T, srv *pgtest.Server, s *pgstore.Store) {
 	l := granted(t, s, steady)
 	p := entered(t, l, rand.Text())
 	tx := fenced(t, srv, p)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // they would wait as long as they may
+	defer cancel()
 	for range 3 {
-		if err := l.Renew(soon(t)); err != nil {
+		if err := l.Renew(ctx); err != nil {
 			t.Fatalf("Renew during a fenced transaction: %v", err)
 		}
-		if err := l.Update(soon(t), p, []byte("x")); err != nil {
-			t.Errorf("Update during a fenced transaction: %v", err)
+		if err := l.Update(ctx, p, []byte("x")); err != nil {
+			t.Fatalf("Update during a fenced transaction: %v", err)
 		}
 	}
 	if err := tx.Commit(soon(t)); err != nil {
