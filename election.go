@@ -230,6 +230,10 @@ func (e *Election) State(ctx context.Context) (State, error) {
 // freshness is how long Observe waits for a push before it reads the line: a push may be lost.
 const freshness = 15 * time.Second
 
+// answersAgain is the same while the store does not answer: where nothing has changed, only a read
+// shows that it answers again.
+const answersAgain = time.Second
+
 // ObserveOptions say which changes [Election.Observe] yields.
 type ObserveOptions int
 
@@ -255,8 +259,8 @@ const HeedPauses ObserveOptions = 2
 // Observe follows who leads: first the present state, then each change of the leader or of its
 // value, or with [WholeLine] of the whole line, until ctx ends or the caller stops. A slow caller
 // misses states that are over, never the latest. While the store does not answer, Observe yields
-// the last known state once, with ErrUnreachable. After ErrRefused or ErrInvalid it ends. It runs
-// on the caller's goroutine.
+// the last known state once, with ErrUnreachable, and the state again within some 2 s of the first
+// answer. After ErrRefused or ErrInvalid it ends. It runs on the caller's goroutine.
 func (e *Election) Observe(ctx context.Context, o ...ObserveOptions) iter.Seq2[State, error] {
 	same := sameLeaders
 	if slices.Contains(o, WholeLine) {
@@ -276,7 +280,11 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 		last, known, down := State{Name: e.name}, false, false
 		n := newcomer{e: e}
 		for try := 1; ctx.Err() == nil; {
-			st, err := e.next(ctx, last.Revision, n.wait())
+			wait := n.wait()
+			if down {
+				wait = min(wait, answersAgain)
+			}
+			st, err := e.next(ctx, last.Revision, wait)
 			if ctx.Err() != nil {
 				return
 			}

@@ -165,9 +165,13 @@ func TestObserveTellsThatTheStoreDoesNotAnswerAndThatItDoesAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		var got []string
+		var up time.Time
 		for st, err := range s.Election("n").Observe(ctx) {
 			if err == nil {
 				got = append(got, "state")
+				if took := time.Since(up); len(got) == 3 && took > 2*answersAgain {
+					t.Errorf("it was told %v late that the store answers again", took)
+				}
 				d.down.Store(!d.down.Load() && len(got) == 1)
 			} else {
 				got = append(got, "silent")
@@ -175,6 +179,7 @@ func TestObserveTellsThatTheStoreDoesNotAnswerAndThatItDoesAgain(t *testing.T) {
 					t.Errorf("the error came without the last state: %+v", st)
 				}
 				d.down.Store(false)
+				up = time.Now()
 			}
 			if len(got) == 3 {
 				break

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"os/signal"
 	"slices"
@@ -388,11 +385,8 @@ func (t *crontab) serveStatus(s *primacy.Session, e *cron.Engine, jobs []*cron.J
 	pulse := health.NewPulse(ctx, max(t.ttl, time.Second), func() { e.Touch() })
 	o := health.Options{Alive: pulse.Alive, Ready: t.ready, Metrics: shown.Handler(),
 		Leads: func(string, primacy.Token) (health.Lead, bool) { return health.Lead{}, false }} // it has no leader
-	server := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 10 * time.Second,
-		IdleTimeout:  time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
-	go func() { _ = server.Serve(l) }()
-	return func() { _ = server.Close(); stop(); e.Counters().Tell(nil); shown.Close() }, nil
+	unserve := answerStatus(l, o.Handler())
+	return func() { unserve(); stop(); e.Counters().Tell(nil); shown.Close() }, nil
 }
 
 // ready says that the store has answered, which it had before this was served, and that runs still

@@ -336,7 +336,7 @@ func (p *prog) wait() int {
 	}
 	if s := p.err.String(); strings.Contains(s, "DATA RACE") || strings.Contains(s, "goroutine ") ||
 		strings.Contains(s, "panic:") {
-		p.Errorf("%v: stderr has a stack trace:\n%s", p, s)
+		p.Errorf("%v: stderr has a stack trace:\n%s", p, clip(s))
 	}
 	return exitCode(p.cmd.ProcessState)
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/agent"
 	"github.com/primacy-go/primacy/cmd/internal/health"
 	"github.com/primacy-go/primacy/cmd/internal/telemetry"
 	"github.com/primacy-go/primacy/internal/boottime"
@@ -223,11 +224,21 @@ func (m *monitor) serveStatus(alive func() error) (end func(), err error) {
 			}
 			return health.Of(m.r.session.ID(), t)
 		}}
-	s := &http.Server{Handler: o.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 10 * time.Second,
-		IdleTimeout:  time.Minute, MaxHeaderBytes: 1 << 14, ErrorLog: log.New(io.Discard, "", 0)}
-	go func() { _ = s.Serve(l) }()
-	return func() { _ = s.Close(); figures.Close() }, nil
+	unserve := answerStatus(l, o.Handler())
+	return func() { unserve(); figures.Close() }, nil
+}
+
+// statusConns is how many connections --status takes at once. Probes and scrapers need a few. The
+// process needs the other descriptors for its store.
+const statusConns = 200
+
+// answerStatus answers at --status until end.
+func answerStatus(l net.Listener, h http.Handler) (end func()) {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+		WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14,
+		ErrorLog: log.New(io.Discard, "", 0)}
+	go func() { _ = s.Serve(agent.Limit(l, statusConns)) }()
+	return func() { _ = s.Close() }
 }
 
 // ready says that the store has answered, which it had before this was served, and that we are not

@@ -369,6 +369,44 @@ func TestStatusOverHTTP(t *testing.T) {
 	w.start("run", "--status", "unix:"+sock, "m", "true").ends(0)
 }
 
+// Who opens connections to --status and keeps them must not take the descriptors that the process
+// needs for its store.
+func TestStatusTakesNoMoreThanItsConnections(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answerStatus(l, http.NotFoundHandler())()
+	ask := func() (net.Conn, error) {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_, err = c.Read(make([]byte, 1))
+		return c, err
+	}
+	var last net.Conn
+	for i := range statusConns {
+		if last, err = ask(); err != nil {
+			t.Fatalf("connection %d of %d: %v", i+1, statusConns, err)
+		}
+	}
+	if _, err := ask(); err == nil {
+		t.Errorf("connection %d is answered", statusConns+1)
+	}
+	last.Close()
+	for end := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := ask(); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal("nobody comes in where one has gone")
+		}
+	}
+}
+
 // As process 1 of a container it buries orphans that are not its own, and passes signals on.
 func TestProcess1(t *testing.T) {
 	w := newWorld(t)

@@ -389,7 +389,7 @@ func (f *shardFleet) readShardRecords() shardRecord {
 	return rec
 }
 
-// planned says whether that member was to lose its lease at that time. It may know only after it was
+// planned says whether that member was to lose its lease at that time. It may know only once it is
 // thawed.
 func (f *shardFleet) planned(at time.Duration, who string) bool {
 	return slices.ContainsFunc(f.events, func(e shardEvent) bool {
@@ -451,8 +451,8 @@ func (f *shardFleet) judge() {
 		f.Errorf("%d pairs of terms overlap", overlaps)
 	}
 	if rec.lost > 0 {
-		f.Logf("%d terms were lost though nothing was done to their members, since this machine had no time for them: "+
-			"moves and time owned are told, and not judged", rec.lost)
+		f.Logf("%d terms were lost though nothing was done to their members, since this machine had no time for "+
+			"them: moves and time owned are told, and not judged", rec.lost)
 		return
 	}
 	if float64(len(rec.moved)) > 1.2*float64(least) {
