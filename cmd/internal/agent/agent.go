@@ -99,7 +99,7 @@ func New(st driver.Store, o Options) (*Agent, error) {
 	a := &Agent{
 		store: st, own: own, o: o, guard: Guard{o.Token, o.Hosts, o.UIDs},
 		clients: newClients(st, o.Session), stopped: make(chan struct{}),
-		states: fanout.States(own), places: placesOf(st),
+		states: fanout.States(own), places: placesOf(own),
 	}
 	a.elsewhere.addr = "this server"
 	a.stop = sync.OnceFunc(func() { close(a.stopped) })

@@ -13,7 +13,6 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/fanout"
 	"github.com/primacy-go/primacy/cmd/internal/health"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
-	"github.com/primacy-go/primacy/driver"
 )
 
 // event is one change of who leads, or of the leader's value.
@@ -117,47 +116,34 @@ type places struct {
 	of       map[string]int // of those who wait, by id; 1 is next
 }
 
-func placesIn(l driver.Line) places {
-	p := places{revision: l.Revision, held: l.Holder != nil, of: map[string]int{}}
+func placesIn(st primacy.State) places {
+	p := places{revision: st.Revision, held: st.Leader != nil, of: map[string]int{}}
 	if p.held {
-		p.holder = l.Holder.Owner
+		p.holder = st.Leader.ID
 	}
-	for i, w := range l.Waiters {
-		if _, there := p.of[w.Owner]; !there && !w.Held {
-			p.of[w.Owner] = i + 1
+	for i, w := range st.Waiting {
+		if _, there := p.of[w.ID]; !there && !w.Held {
+			p.of[w.ID] = i + 1
 		}
 	}
 	return p
 }
 
-// placesOf returns what tells those who wait which place they have.
-func placesOf(st driver.Store) *fanout.Hub[places] {
+// placesOf returns what tells those who wait which place they have, as the session sees it.
+func placesOf(s *primacy.Session) *fanout.Hub[places] {
 	return fanout.New(fanout.Source[places]{
 		Observe: func(ctx context.Context, name string) iter.Seq2[places, error] {
-			return func(yield func(places, error) bool) { followLine(ctx, st, name, yield) }
+			return func(yield func(places, error) bool) {
+				for st, err := range s.Election(name).Observe(ctx, primacy.WholeLine) {
+					if !yield(placesIn(st), err) {
+						return
+					}
+				}
+			}
 		},
-		Revision: func(p places) uint64 { return p.revision },
+		Revision: fanout.Revision(s, func(p places) uint64 { return p.revision }),
 		Same: func(a, b places) bool {
 			return a.held == b.held && a.holder == b.holder && maps.Equal(a.of, b.of)
 		},
 	})
-}
-
-// followLine yields a line and each change of it. While the store does not answer it yields
-// nothing: who waits is told by his campaign.
-func followLine(ctx context.Context, st driver.Store, name string, yield func(places, error) bool) {
-	for after := uint64(0); ctx.Err() == nil; {
-		l, err := st.Next(ctx, name, after)
-		if err != nil {
-			select {
-			case <-time.After(time.Second):
-			case <-ctx.Done():
-			}
-			continue
-		}
-		after = l.Revision
-		if !yield(placesIn(l), nil) {
-			return
-		}
-	}
 }
