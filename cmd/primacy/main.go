@@ -62,6 +62,7 @@ type app struct {
 	timeout        time.Duration
 	output         string
 	verbose, quiet bool
+	stays          bool // this verb has the annotation stays
 	configPath     string
 	config         *config  // what that file says to this verb; nil without one
 	typed          []string // the flags of the command line: not of the environment, nor of that file
@@ -191,6 +192,7 @@ const stays = "primacy-stays"
 // from the file of --config, and checks those on all verbs.
 func (a *app) prepare(cmd *cobra.Command) error {
 	flags := cmd.Flags()
+	a.stays = cmd.Annotations[stays] != ""
 	if err := a.loadConfig(cmd); err != nil {
 		return err
 	}
@@ -230,7 +232,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	case a.timeout > 0:
 	case flags.Changed("timeout"):
 		return fmt.Errorf("--timeout %v: use a positive duration, such as 10s", a.timeout)
-	case cmd.Annotations[stays] != "":
+	case a.stays:
 		a.timeout = stayTimeout
 	default:
 		a.timeout = askTimeout

@@ -173,6 +173,11 @@ func knownScheme(url string) bool {
 func (a *app) embeddedDir() (string, error) {
 	switch dir, ok := strings.CutPrefix(a.store, embeddedScheme); {
 	case a.store == "":
+		// Who named a store by a variable that is empty would lead beside the others.
+		if _, set := os.LookupEnv(variable("store")); set || slices.Contains(a.typed, "store") {
+			return "", errors.New("the store is empty (--store or PRIMACY_STORE): name one, or leave it out for " +
+				"the embedded store, which this user's processes on this machine share")
+		}
 		return embedded.DefaultDir()
 	case !ok:
 		return "", fmt.Errorf("--store %q: here it must be embedded:DIR", a.store)
@@ -198,6 +203,10 @@ func (a *app) openEmbedded(ctx context.Context) (driver.Store, func(), error) {
 	if err != nil {
 		_ = node.Close()
 		return nil, nil, &exitError{exitUnreachable, a.unreachable(ctx, err)}
+	}
+	if a.store == "" && a.stays { // on several machines that is one leader on each
+		a.say("no store is given: only this user's processes on this machine exclude each other (%s%s)", embeddedScheme,
+			clean(dir))
 	}
 	return st, func() { _ = st.Close(); _ = node.Close() }, nil
 }

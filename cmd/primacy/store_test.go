@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -703,4 +704,29 @@ func TestASessionRecordThatIsGarbage(t *testing.T) {
 	w.start("status", "n").ends(0).says("session record cannot be read")
 	w.start("status").ends(0).says("another program, lease")
 	p.signal(15).ends(128 + 15)
+}
+
+// A variable that is empty, because another one was not set, most likely, is not the embedded store:
+// each machine would have a leader of its own.
+func TestAnEmptyStoreIsRefused(t *testing.T) {
+	w := plainWorld(t)
+	for _, verb := range [][]string{{"run", "n", "true"}, {"lock", "n", "true"}, {"status"}, {"leader", "n"}} {
+		w.with("PRIMACY_STORE=").start(verb...).ends(exitUsage).complains("the store is empty").inOneLine()
+		w.start(slices.Concat(verb[:1], []string{"--store", ""}, verb[1:])...).ends(exitUsage).
+			complains("the store is empty").inOneLine()
+	}
+}
+
+// Who has named no store learns that only this machine's candidates exclude each other.
+func TestTheStoreThatNobodyNamedIsTold(t *testing.T) {
+	w := plainWorld(t)
+	const told = "only this user's processes on this machine exclude each other (embedded:"
+	w.start("run", "n", "true").ends(0).complains(told)
+	if p := w.start("run", "-q", "n", "true").ends(0); strings.Contains(p.err.String(), told) {
+		t.Errorf("-q tells %q", p.err.String())
+	}
+	p := w.start("run", "--store", "embedded:"+filepath.Join(w.dir, "s"), "n", "true").ends(0)
+	if strings.Contains(p.err.String(), told) {
+		t.Errorf("who named the store is told %q", p.err.String())
+	}
 }
