@@ -62,13 +62,5 @@ func (r *Record) Choose(ctx context.Context, p Place, l core.Lost) error {
 	} else if !ok {
 		return ErrConflict
 	}
-	for { // somebody may ask for something at the same time
-		_, version, err := r.store.Kept(ctx, asked(r.name))
-		if err != nil || version == 0 {
-			return err
-		}
-		if _, ok, err := r.store.Keep(ctx, asked(r.name), []byte("null"), version, "", 0); ok || err != nil {
-			return err
-		}
-	}
+	return r.void(ctx)
 }

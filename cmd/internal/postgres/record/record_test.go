@@ -237,3 +237,77 @@ func TestChoose(t *testing.T) {
 		t.Errorf("a choice that was refused voids what was asked: %+v, %v", i, err)
 	}
 }
+
+// between is a store to which something happens after its next read under a name.
+type between struct {
+	record.Store
+	after   string
+	happens func()
+}
+
+func (b *between) Kept(ctx context.Context, name string) ([]byte, uint64, error) {
+	value, version, err := b.Store.Kept(ctx, name)
+	if happens := b.happens; happens != nil && name == b.after {
+		b.happens = nil
+		happens()
+	}
+	return value, version, err
+}
+
+// TestForget: a record that a new primary writes while the former one leaves stays, and so does
+// what was asked of the cluster. Without that both go, also where somebody asks at the same time.
+func TestForget(t *testing.T) {
+	t.Parallel()
+	ctx, s, lease := granted(t)
+	const name = "postgres/orders"
+	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := record.New(s, name)
+	if _, err := r.Read(ctx); err != nil {
+		t.Fatal(err)
+	}
+	older := full()
+	if err := r.Write(ctx, older, places[0].Token); err != nil {
+		t.Fatal(err)
+	}
+	pause := func() {
+		if _, err := r.Instruct(ctx, func(i *core.Instructions) error {
+			i.Paused = &core.Pause{By: "anna"}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	pause()
+	later := older
+	later.Seq++
+	leaving := record.New(&between{s, name, func() {
+		if err := r.Write(ctx, later, places[0].Token); err != nil {
+			t.Error(err)
+		}
+	}}, name)
+	if err := leaving.Forget(ctx, older); !errors.Is(err, record.ErrConflict) {
+		t.Errorf("a record was written meanwhile: got %v, want ErrConflict", err)
+	}
+	if got, err := r.Read(ctx); err != nil || got == nil || got.Seq != later.Seq {
+		t.Errorf("the record that was written meanwhile is %+v, %v", got, err)
+	}
+	if i, err := r.Instructions(ctx); err != nil || i == nil || i.Paused == nil {
+		t.Errorf("what was asked of the cluster is %+v, %v", i, err)
+	}
+
+	leaving = record.New(&between{s, name + "/instructions", pause}, name)
+	for range 2 { // the second finds that the first has done it
+		if err := leaving.Forget(ctx, later); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p, err := r.Place(ctx); err != nil || !p.Left {
+		t.Errorf("what stands in the place of the record is %+v, %v", p, err)
+	}
+	if i, err := r.Instructions(ctx); err != nil || i == nil || i.Paused != nil {
+		t.Errorf("what was asked of the cluster is %+v, %v", i, err)
+	}
+}
