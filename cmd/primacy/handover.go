@@ -158,7 +158,8 @@ func (r *request) ask(ctx context.Context, a *app, m *handover.Mover, e *primacy
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	if r.exempt {
-		token, err = e.Ask(ctx, primacy.Request{To: r.to, Reason: r.reason, By: a.person(), Automatic: true})
+		token, err = e.Ask(ctx, primacy.Request{To: r.to, Reason: r.reason, By: a.person(), Token: r.token,
+			Automatic: true})
 	} else {
 		token, err = m.Ask(ctx, e, r.to, r.token)
 	}
@@ -177,7 +178,8 @@ func (r *request) ask(ctx context.Context, a *app, m *handover.Mover, e *primacy
 	return token, err
 }
 
-// over says that the term that --token names was not asked, since it is over.
+// over says that no other term was asked, since the one that was meant is over. It may have ended for
+// an earlier try of this request, whose answer was lost.
 func (r *request) over(ctx context.Context, e *primacy.Election) error {
 	now := ""
 	if st, err := e.State(ctx); err == nil && st.Leader == nil {
@@ -185,7 +187,7 @@ func (r *request) over(ctx context.Context, e *primacy.Election) error {
 	} else if err == nil {
 		now = fmt.Sprintf(": %s leads now under token %d", who(st.Leader), st.Leader.Token)
 	}
-	return fail(exitNo, "the term of %s under token %d is over%s; nobody was asked", e.Name(), r.token, now)
+	return fail(exitNo, "the term of %s under token %d is over%s; nobody else was asked", e.Name(), r.token, now)
 }
 
 // find takes --to for a host if no candidate has it for its ID. What means nobody is left as it is:

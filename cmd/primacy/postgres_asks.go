@@ -79,8 +79,13 @@ func (v *asking) instruct(r *reached, change func(*core.Instructions) error) (co
 // that says what it was waiting for.
 func (v *asking) await(r *reached, what string, done func(clusterJSON) (bool, error)) (clusterJSON, error) {
 	const every = 200 * time.Millisecond
+	limit := v.wait
+	if end, ok := v.cmd.Context().Deadline(); ok { // of who asks by Patroni's API
+		limit = min(limit, time.Until(end).Round(100*time.Millisecond))
+	}
 	ctx, cancel := context.WithTimeout(v.cmd.Context(), v.wait)
 	defer cancel()
+	var last clusterJSON
 	for {
 		j, err := r.now(ctx)
 		if err == nil && j.Record == nil {
@@ -90,17 +95,18 @@ func (v *asking) await(r *reached, what string, done func(clusterJSON) (bool, er
 			if ok, err := done(j); ok || err != nil {
 				return j, err
 			}
+			last = j
 		} else if ctx.Err() == nil {
 			v.say("%s", oneLine(err))
 		}
 		select {
 		case <-time.After(every):
 		case <-ctx.Done():
-			if err := v.cmd.Context().Err(); err != nil {
-				return j, err
+			if err := v.cmd.Context().Err(); errors.Is(err, context.Canceled) {
+				return last, err
 			}
-			return j, fail(exitNotAcquired, "not done after %v: %s. It stays asked for. %s", v.wait, what,
-				printable(j.Text))
+			return last, fail(exitNotAcquired, "not done after %v: %s. It stays asked for. %s", limit, what,
+				printable(last.Text))
 		}
 	}
 }
@@ -138,21 +144,24 @@ asked, if nobody is the primary or no such member could be promoted; 124 if the 
 				v.say("%s is the primary already, under token %d", to, j.Token)
 				return nil
 			}
-			return v.handOver(r, to, v.reason)
+			now, err := v.switchOver(r, j, to, v.reason)
+			return v.handedOver(now, to, err)
 		}).withReason()
 	v.cmd.Flags().StringVar(&to, "to", "", "the member that is to be promoted (default: by priority)")
 	return v.cmd
 }
 
-// handOver has the primary hand over, and waits until another is the primary.
-func (v *asking) handOver(r *reached, to, reason string) error {
-	q := request{to: to, reason: reason, wait: v.wait, exempt: true}
+// switchOver has the primary of j hand over, and waits until another is the primary: it returns how
+// the cluster is then. Whoever leads after the primary of j was not looked at, and is not asked: a
+// second switchover would be a second outage.
+func (v *asking) switchOver(r *reached, j clusterJSON, to, reason string) (clusterJSON, error) {
+	token := primacy.Token(j.Token)
+	q := request{to: to, reason: reason, wait: v.wait, exempt: true, token: token}
 	if err := q.check(); err != nil {
-		return err
+		return j, err
 	}
-	token, err := q.ask(v.cmd.Context(), v.app, nil, r.election)
-	if err != nil {
-		return err
+	if _, err := q.ask(v.cmd.Context(), v.app, nil, r.election); err != nil {
+		return j, err
 	}
 	doing := "" // what the primary does meanwhile: its checkpoint may take minutes
 	j, err := v.await(r, "the primary was asked to hand over", func(j clusterJSON) (bool, error) {
@@ -163,23 +172,38 @@ func (v *asking) handOver(r *reached, to, reason string) error {
 		}
 		return j.Primary != "" && j.Token != uint64(token), nil
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		v.say("%s is the primary under token %d, on timeline %d", j.Primary, j.Token, j.Record.Timeline)
 	}
-	v.say("%s is the primary under token %d, on timeline %d", j.Primary, j.Token, j.Record.Timeline)
-	if to != "" && j.Primary != to {
-		return fail(exitNo, "the primary has handed over, but %s is the primary now, not %s", j.Primary, to)
-	}
-	return v.printPrimary(j)
+	return j, err
 }
 
-// printPrimary writes who is the primary to stdout.
-func (v *asking) printPrimary(j clusterJSON) error {
-	if v.output != "table" {
+// handedOver writes who is the primary after a switchover to stdout, or returns why it did not go as
+// it was asked for.
+func (v *asking) handedOver(j clusterJSON, to string, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case to != "" && j.Primary != to:
+		return fail(exitNo, "the primary has handed over, but %s is the primary now, not %s", j.Primary, to)
+	case v.output != "table":
 		return v.writeJSON(j)
 	}
 	fmt.Fprintln(v.stdout, j.Primary)
 	return nil
+}
+
+// handOver has the primary hand over that leads when it looks.
+func (v *asking) handOver(r *reached, to, reason string) error {
+	j, err := r.now(v.cmd.Context())
+	if err != nil {
+		return err
+	}
+	if why := j.refusal(to); why != "" {
+		return fail(exitNo, "no switchover: %s", why)
+	}
+	now, err := v.switchOver(r, j, to, reason)
+	return v.handedOver(now, to, err)
 }
 
 func postgresPauseCommand(a *app) *cobra.Command {
@@ -512,14 +536,22 @@ func restartMembers(v *asking, r *reached, j clusterJSON, args []string) error {
 
 // restartPrimary has the primary hand over, and start again as a standby.
 func (v *asking) restartPrimary(r *reached, primary string) error {
-	if j, err := r.now(v.cmd.Context()); err == nil && j.Primary != "" && j.Primary != primary {
+	j, err := r.now(v.cmd.Context())
+	if err != nil {
+		return err
+	}
+	if j.Primary != "" && j.Primary != primary {
 		v.say("%s is the primary meanwhile: %s has ended with that", j.Primary, primary)
 		return nil
 	}
-	if err := v.handOver(r, "", cmp.Or(v.reason, "restart")); err != nil {
+	if why := j.refusal(""); why != "" {
+		return fail(exitNo, "%s was not restarted: %s", primary, why)
+	}
+	now, err := v.switchOver(r, j, "", cmp.Or(v.reason, "restart"))
+	if err := v.handedOver(now, "", err); err != nil {
 		return err
 	}
-	_, err := v.await(r, fmt.Sprintf("%s does not follow yet", primary), func(j clusterJSON) (bool, error) {
+	_, err = v.await(r, fmt.Sprintf("%s does not follow yet", primary), func(j clusterJSON) (bool, error) {
 		m := j.member(primary)
 		return m != nil && (m.State == core.PhaseFollowing || j.Primary == primary), nil
 	})
