@@ -89,11 +89,31 @@ type claim struct {
 // say changes what this member says of itself.
 func (c *claim) say(change func(*Said)) {
 	change(&c.said)
-	value, err := json.Marshal(c.said)
-	if err != nil {
-		panic(err) // it holds nothing that JSON cannot
+	c.json.Store(c.said.value())
+}
+
+// value returns s as JSON. What people read is cut until the store takes it: a larger value is
+// refused as a whole, and with it the answer that a survey waits for.
+func (s Said) value() []byte {
+	for most := primacy.MaxValue; ; most /= 2 {
+		for _, text := range []*string{&s.Why, &s.Refused} {
+			if len(*text) > most {
+				*text = strings.ToValidUTF8((*text)[:most], "") + "…"
+			}
+		}
+		for _, list := range []*string{&s.Pending, &s.Held, &s.Overridden, &s.Full} {
+			if len(*list) > most {
+				*list = (*list)[:max(0, strings.LastIndex((*list)[:most], ", "))]
+			}
+		}
+		value, err := json.Marshal(s)
+		if err != nil {
+			panic(err) // it holds nothing that JSON cannot
+		}
+		if len(value) <= primacy.MaxValue || most == 0 {
+			return value
+		}
 	}
-	c.json.Store(value)
 }
 
 // report says what has changed, to people and to the other members. A new end of the WAL alone is

@@ -283,20 +283,31 @@ func (f inForce) decided(o core.Observation) core.Observation {
 	}
 	asked := o.Instructions != nil && o.Instructions.Paused != nil
 	byUs := r != nil && r.Paused != nil && strings.HasPrefix(r.Paused.By, byConfig)
+	pause := f.pause
+	if !f.read && byUs && o.Instructions != nil && !forced(*o.Instructions, *r.Paused) {
+		// What stands in the store is bad, or was not read yet: what was good last has paused the
+		// cluster, and goes on to do so.
+		pause = r.Paused
+	}
 	switch {
-	case !f.read || asked:
-	case f.pause != nil:
+	case asked:
+	case pause != nil:
 		var i core.Instructions
 		if o.Instructions != nil {
 			i = *o.Instructions
 		}
-		i.Paused = f.pause
+		i.Paused = pause
 		o.Instructions = &i
+	case !f.read:
 	case byUs && o.Instructions == nil: // nobody has ever asked otherwise: the pause is over
 		o.Instructions = &core.Instructions{}
 	}
 	return o
 }
+
+// forced says whether a person has ended this pause, which is of the shared configuration: its name
+// says of which version.
+func forced(i core.Instructions, p core.Pause) bool { return i.Forced != nil && i.Forced.By == p.By }
 
 // PendingRestart returns the names of the parameters for which a member needs a restart.
 func (s Said) PendingRestart() []string { return words(s.Pending) }

@@ -261,4 +261,21 @@ func TestWhatIsDecidedBy(t *testing.T) {
 	if o := f.decided(core.Observation{Record: pausedByUs}); o.Instructions != nil {
 		t.Error("the pause ends before the store was read")
 	}
+	for i, test := range []struct {
+		record       *core.Record
+		instructions core.Instructions
+		want         *core.Pause
+	}{
+		{pausedByUs, core.Instructions{Seq: 3}, ours},
+		{pausedByUs, core.Instructions{Forced: &core.Pause{By: byConfig + ", version 6"}}, ours},
+		{pausedByUs, core.Instructions{Forced: ours}, nil},
+		{pausedByUs, core.Instructions{Paused: person}, person},
+		{pausedByAnna, core.Instructions{Seq: 3}, nil},
+		{&core.Record{}, core.Instructions{Seq: 3}, nil},
+	} {
+		o := f.decided(core.Observation{Record: test.record, Instructions: &test.instructions})
+		if o.Instructions.Paused != test.want {
+			t.Errorf("the store was not read, %d: got %+v, want %v", i, o.Instructions.Paused, test.want)
+		}
+	}
 }
