@@ -628,7 +628,9 @@ func (j *clusterJSON) atStake(to string) string {
 	m, r := j.member(to), j.Record
 	var heard core.LSN
 	for _, x := range j.Members {
-		heard = max(heard, x.heard)
+		if x.heard.Timeline == 0 || x.heard.Timeline == r.Timeline { // else it was of a former primary
+			heard = max(heard, x.heard.LSN)
+		}
 	}
 	text := fmt.Sprintf("%s has WAL up to %v on timeline %d.", to, m.LSN, m.Timeline)
 	if r.Paused != nil {

@@ -93,7 +93,7 @@ type memberJSON struct {
 	// Settings of primacy that its server has from elsewhere, each as NAME (FILE:LINE).
 	Overridden []string `json:"overridden,omitempty"`
 	DiskFull   []string `json:"disk_full,omitempty"` // directories whose file system is full, or nearly so
-	heard      core.LSN
+	heard      core.Position
 }
 
 // clusterJSON is what list tells.
@@ -211,9 +211,9 @@ func describeCluster(name string, line primacy.State, rec *core.Record) clusterJ
 		said[e.ID] = x
 		m := memberJSON{Name: e.ID, Address: x.Address, State: x.Phase, Why: x.Why, Role: "standby",
 			Timeline: x.Timeline, LSN: x.LSN, Instructed: x.Instructed, Incarnation: x.Life, NoSync: x.NoSync,
-			Leaving: x.Leaving, NoFailover: x.NoFailover, heard: x.Heard, Config: x.Config, Refused: x.Refused,
+			Leaving: x.Leaving, NoFailover: x.NoFailover, Config: x.Config, Refused: x.Refused,
 			PendingRestart: x.PendingRestart(), Held: x.HeldParameters(), Overridden: x.OverriddenSettings(),
-			DiskFull: x.FullDisks()}
+			DiskFull: x.FullDisks(), heard: core.Position{Timeline: x.HeardOn, LSN: x.Heard}}
 		// A member that was set up anew is not the voter of the same name.
 		m.Voter = rec != nil && slices.Contains(rec.Voters, core.Identity{Name: e.ID, Incarnation: x.Life})
 		if i == 0 && line.Leader != nil && (x.Phase == core.PhaseLeading || x.Phase == core.PhasePaused) {

@@ -84,7 +84,7 @@ type Agent struct {
 
 	// What follows belongs to the goroutine of Run.
 	member  *core.Member
-	seen    core.Observation // but for Now, Own, Done and Settings
+	seen    core.Observation // but for Now, Own, Done, Settings and LastLSN
 	common  inForce
 	heard   map[string]Said // what each member said last, also who stands no more
 	term    *primacy.Term
@@ -104,6 +104,7 @@ type Agent struct {
 	readsWon   uint64        // how many had begun when the term was won
 	stale      bool          // the record may have changed since the read under way began
 	at         core.Position // where the server's WAL ends
+	last       core.Position // where the primary's WAL ended, as it was heard last
 	answered   seenServer    // the last look at the server that runs now which got an answer
 	tally      tally
 	gap        gap
@@ -132,7 +133,7 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	if _, err := a.disk.Look(); err != nil {
 		return nil, errors.Join(err, a.disk.Close())
 	}
-	state, heard, err := readState(a.dir)
+	state, last, err := readState(a.dir)
 	if err != nil {
 		return nil, errors.Join(err, a.disk.Close())
 	}
@@ -141,7 +142,7 @@ func New(cfg Config, session *primacy.Session, store record.Store, supervisor *s
 	}
 	a.member = core.NewMember(core.Config{Name: cfg.Name, TTL: cfg.TTL, Priority: cfg.Priority,
 		NoFailover: cfg.NoFailover, Incarnation: incarnation}, state)
-	a.seen.LastLSN = heard
+	a.last = last
 	a.shared = &shared{config: cfg.Shared, first: cfg.First, path: configPath(a.dir), server: a.server,
 		disks: func() []string { return server.Full(cfg.Server.Data) }, log: cfg.Log}
 	a.claim = &claim{election: a.election, log: cfg.Log, ttl: cfg.TTL}
@@ -254,6 +255,7 @@ func (a *Agent) send(ctx context.Context, f func()) {
 func (a *Agent) step(ctx context.Context) {
 	o := a.seen
 	o.Now = boottime.Now()
+	o.LastLSN = a.lastLSN()
 	o = a.common.decided(o)
 	a.leaveBehind()
 	o.Own = a.own()
@@ -399,7 +401,8 @@ func (a *Agent) report() {
 		c := a.common
 		s.Config, s.Refused, s.Pending, s.Held = c.version, c.refused, c.pending, c.held
 		s.Overridden, s.Full = told(c.overridden), strings.Join(c.full, ", ")
-		s.Seq, s.Timeline, s.LSN, s.Heard = seqOf(a.seen.Record), a.at.Timeline, a.at.LSN, a.seen.LastLSN
+		s.Seq, s.Timeline, s.LSN = seqOf(a.seen.Record), a.at.Timeline, a.at.LSN
+		s.Heard, s.HeardOn = a.last.LSN, a.last.Timeline
 	})
 }
 

@@ -36,8 +36,10 @@ type Said struct {
 	Why      string        `json:"why,omitempty"`
 	// The last task of a person that it has carried out; see [core.Task].
 	Instructed uint64 `json:"instructed,string,omitempty"`
-	// Where the primary's WAL ended when this member last heard.
-	Heard core.LSN `json:"heard,omitempty"`
+	// Where the primary's WAL ended when this member last heard, and on which timeline. That is 0
+	// where a former version has noted it.
+	Heard   core.LSN      `json:"heard,omitempty"`
+	HeardOn core.Timeline `json:"heard_timeline,omitempty"`
 	// The version of the shared configuration that this member has judged last, and why that is not
 	// in force here; empty: it is.
 	Config  uint64 `json:"config,string,omitempty"`
@@ -126,7 +128,7 @@ func (c *claim) report(change func(*Said)) {
 	}
 	now := boottime.Now()
 	if now-c.told < tellEvery {
-		was.LSN, was.Timeline, was.Heard = is.LSN, is.Timeline, is.Heard
+		was.LSN, was.Timeline, was.Heard, was.HeardOn = is.LSN, is.Timeline, is.Heard, is.HeardOn
 	}
 	if is == was {
 		return

@@ -42,15 +42,13 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 	}
 	a.lease, a.gap.shown = "", false
 	newer := a.seen.Line == nil || line.Token != a.seen.Line.Token
-	heard := core.LSN(0) // by the others, of the primary's WAL
 	for _, e := range entries {
 		var said Said
 		if json.Unmarshal(e.Value, &said) == nil {
 			a.heard[e.ID] = said
 			if e.Held && (said.Phase == core.PhaseLeading || said.Phase == core.PhasePaused) {
-				a.seen.LastLSN, a.gap.shown = said.LSN, true
+				a.last, a.gap.shown = core.Position{Timeline: said.Timeline, LSN: said.LSN}, true
 			}
-			heard = max(heard, said.Heard)
 			newer = newer || said.Seq > seqOf(a.seen.Record)
 		}
 		if e.ID == a.cfg.Name { // the last one: an earlier one is of a former life
@@ -58,13 +56,41 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 		}
 		line.Members = append(line.Members, core.Standing{Name: e.ID, Answer: said.Answer})
 	}
-	if !a.gap.shown { // the primary says nothing: what is known of it is the most that anybody has heard
-		a.seen.LastLSN = max(a.seen.LastLSN, heard)
-	}
+	a.hears()
 	a.seen.Line = line
 	if newer {
 		a.read(ctx)
 	}
+}
+
+// hears takes in what the others have heard of the primary, while that says nothing itself: what is
+// known of it is the most that anybody has heard.
+func (a *Agent) hears() {
+	if a.gap.shown || a.seen.Record == nil {
+		return
+	}
+	for _, said := range a.heard {
+		h := core.Position{Timeline: said.HeardOn, LSN: said.Heard}
+		if a.ofPrimary(h) && (!a.ofPrimary(a.last) || a.last.LSN < h.LSN) {
+			a.last = h
+		}
+	}
+}
+
+// ofPrimary says whether p was heard of the record's primary. A member that was down for long may
+// have heard of a former one last, which had more: that was given up when the present one was
+// chosen, and nobody will ever have it.
+func (a *Agent) ofPrimary(p core.Position) bool {
+	r := a.seen.Record
+	return p.LSN != 0 && r != nil && (p.Timeline == 0 || p.Timeline == r.Timeline)
+}
+
+// lastLSN returns where the WAL of the record's primary ended, as far as it was heard; 0: not known.
+func (a *Agent) lastLSN() core.LSN {
+	if !a.gap.shown && !a.ofPrimary(a.last) {
+		return 0
+	}
+	return a.last.LSN
 }
 
 // read reads the record. What is read while a newer term or record was seen is read again.
@@ -175,6 +201,7 @@ func (a *Agent) sawRecord(rec *core.Record, lost *core.Lost, token, number uint6
 		token = 0
 	}
 	a.seen.Record, a.seen.Lost, a.seen.Read, a.seen.ReadFor = rec, lost, true, max(token, a.seen.ReadFor)
+	a.hears()
 	// What is copied from a former primary is of no use under another one, and that one may wait
 	// for this member, while the former, frozen, keeps the copy waiting.
 	if none := (core.Identity{}); a.copied != none && rec != nil && rec.Primary != a.copied {

@@ -16,21 +16,21 @@ import (
 const stateFile, positionFile = "state.json", "position.json"
 
 // readState returns what the member knew durably, the zero State if it is new, and where the
-// primary's WAL ended when this member noted that last; 0: not known.
-func readState(dir string) (s core.State, heard core.LSN, err error) {
+// primary's WAL ended when this member noted that last; zero: not known.
+func readState(dir string) (s core.State, heard core.Position, err error) {
 	const todo = "if another member is the primary, remove the data directory and this file: it is set up anew; " +
 		"if nobody is, remove nothing"
 	if _, err := durable.ReadJSON(filepath.Join(dir, stateFile), &s, todo); err != nil {
-		return s, 0, err
+		return s, heard, err
 	}
 	var p position
 	if _, err := durable.ReadJSON(filepath.Join(dir, positionFile), &p, todo); err != nil {
-		return s, 0, err
+		return s, heard, err
 	}
 	if p.Incarnation == s.Incarnation {
 		s.Last = p.Position
 	}
-	return s, p.Heard, nil
+	return s, core.Position{Timeline: p.HeardOn, LSN: p.Heard}, nil
 }
 
 // states writes the state. An order that a stop has superseded may still wait for a disk that
@@ -66,7 +66,8 @@ type position struct {
 	core.Position
 	// Heard is where the primary's WAL ended as it last said. With durability async a member that
 	// was started again knows by it how far it is behind.
-	Heard core.LSN `json:"heard,omitempty"`
+	Heard   core.LSN      `json:"heard,omitempty"`
+	HeardOn core.Timeline `json:"heard_timeline,omitempty"` // of that; 0: a former version has noted it
 }
 
 // notes writes down how far the WAL has been, beside the orders: a disk that hangs must not hold
@@ -125,5 +126,5 @@ func (n *notes) hurry() {
 // reached returns what is to be noted.
 func reached(a *Agent) position {
 	s := a.member.State()
-	return position{s.Incarnation, s.Last, a.seen.LastLSN}
+	return position{s.Incarnation, s.Last, a.last.LSN, a.last.Timeline}
 }

@@ -15,8 +15,8 @@ func TestHowFarTheWALHasBeenIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []position{
-		{"a", core.Position{}, 0}, {"a", core.Position{Timeline: 3, LSN: 100}, 130},
-		{"a", core.Position{Timeline: 3, LSN: 90}, 130}, {"a", core.Position{Timeline: 3, LSN: 90}, 120},
+		{"a", core.Position{}, 0, 0}, {"a", core.Position{Timeline: 3, LSN: 100}, 130, 3},
+		{"a", core.Position{Timeline: 3, LSN: 90}, 130, 3}, {"a", core.Position{Timeline: 3, LSN: 90}, 120, 5},
 	} {
 		if err := n.write(p); err != nil {
 			t.Fatal(err)
@@ -26,7 +26,7 @@ func TestHowFarTheWALHasBeenIsKept(t *testing.T) {
 	if err != nil || s.Last != (core.Position{Timeline: 3, LSN: 100}) || s.Sealed != 4 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if heard != 120 {
+	if heard != (core.Position{Timeline: 5, LSN: 120}) {
 		t.Errorf("the primary's WAL was heard to end at %v, want what it said last", heard)
 	}
 	// What another incarnation has had says nothing of this one.

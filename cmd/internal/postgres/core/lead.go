@@ -66,7 +66,8 @@ func (m *Member) lead(o Observation) Action {
 func (m *Member) survey(o Observation) Action {
 	m.phase = PhaseSurveying
 	s := Survey{Record: *o.Record, Token: o.Own.Token, Holder: m.cfg.Name, Linger: o.Settings.Linger,
-		Accept: o.accepted(), Patience: m.cfg.TTL, LastLSN: o.LastLSN, MaxLag: o.Settings.MaxLag}
+		Accept: o.accepted(), Patience: m.cfg.TTL, LastLSN: max(o.LastLSN, o.Record.From),
+		MaxLag: o.Settings.MaxLag}
 	if m.answer != nil {
 		s.Answers = append(s.Answers, *m.answer)
 	}

@@ -1220,13 +1220,19 @@ func TestAServerThatCameUpThoughItsStartFailedIsPromoted(t *testing.T) {
 }
 
 func TestAsyncComparesWithWhatThePrimaryPublished(t *testing.T) {
-	r := newRig(t)
-	r.o.Record.Durability, r.o.LastLSN, r.o.Settings.MaxLag = Async, 300, 50
-	r.newTerm(2, "b")
-	r.seals(at(3, 249))
-	r.expect("", ok)
-	r.o.Settings.MaxLag = 51
-	r.expect("Write", ok)
+	for name, from := range map[string]LSN{"published": 0, "was promoted with, and has published nothing": 300} {
+		r := newRig(t)
+		r.o.Record.Durability, r.o.LastLSN, r.o.Settings.MaxLag = Async, 300-from, 50
+		r.o.Record.From = from
+		r.newTerm(2, "b")
+		r.seals(at(3, 249))
+		r.expect("", ok)
+		if _, why := r.Phase(); !strings.Contains(why, "51 bytes behind") {
+			t.Errorf("what the primary %s: %s", name, why)
+		}
+		r.o.Settings.MaxLag = 51
+		r.expect("Write", ok)
+	}
 }
 
 // A server that is being killed and waits for its disk does not keep the term.

@@ -53,7 +53,7 @@ type Observation struct {
 	ReadFor  uint64
 	Server   Server
 	Settings Settings
-	LastLSN  LSN // of the primary, as it last published: for durability async
+	LastLSN  LSN // of the primary, as it last published, 0: not known; for durability async
 	Request  *Request
 	Done     []Done
 	// Instructions is nil until they were read, and where there are none.
