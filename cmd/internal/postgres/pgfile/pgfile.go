@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/near"
@@ -270,8 +271,8 @@ func (f *File) check(path string) error {
 			return wrong("%s = %q: give an absolute path", x.key, x.value)
 		}
 	}
-	if _, _, err := net.SplitHostPort(f.Listen); err != nil {
-		return wrong("server.listen = %q: give this member's own HOST:PORT", f.Listen)
+	if !ownAddress(f.Listen) {
+		return wrong("server.listen = %q: give this member's own HOST:PORT, by which the others reach it", f.Listen)
 	}
 	if err := f.API.check(); err != nil {
 		return wrong("%w", err)
@@ -297,10 +298,21 @@ func (f *File) check(path string) error {
 	if f.TTL < 300*time.Millisecond || f.TTL > 5*time.Minute {
 		return wrong("ttl = %q: use 300ms to 5m", f.TTL)
 	}
+	if f.LoopWait < 100*time.Millisecond || f.LoopWait > time.Minute {
+		return wrong("loop_wait = %q: use 100ms to 1m", f.LoopWait)
+	}
 	if err := config.First(f.First).Validate(); err != nil {
 		return wrong("first: %w", err)
 	}
 	return nil
+}
+
+// ownAddress says whether at is one address, by which one machine alone can be meant. With another
+// one a standby would connect to itself, and follow nobody.
+func ownAddress(at string) bool {
+	host, port, err := net.SplitHostPort(at)
+	ip := net.ParseIP(host)
+	return err == nil && host != "" && port != "" && !strings.ContainsAny(host, "*, ") && !ip.IsUnspecified()
 }
 
 // check refuses commands that would be looked for where the agent happens to run.

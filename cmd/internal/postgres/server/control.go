@@ -39,8 +39,13 @@ func (d *directory) Control(ctx context.Context) (Control, error) {
 
 // output runs a program of PostgreSQL that only reads.
 func (d *directory) output(ctx context.Context, name string, args ...string) (string, error) {
+	return d.outputWith(ctx, nil, name, args...)
+}
+
+// outputWith is output of a program that has these files as its descriptors from 3 on.
+func (d *directory) outputWith(ctx context.Context, files []*os.File, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.program(name), args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Env, cmd.ExtraFiles = append(os.Environ(), "LC_ALL=C"), files
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := d.runner.StartOther(cmd)

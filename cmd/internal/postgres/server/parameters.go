@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -21,31 +22,59 @@ const loadedMark = "primacy.configuration"
 // change of its files, the names of standbys too. What can be seen only at a start is not seen:
 // memory, libraries.
 func (s *Server) Try(ctx context.Context, parameters map[string]string) error {
-	args := []string{"-C", "data_directory"}
-	for _, one := range []string{"config_file", "hba_file", "ident_file"} {
-		args = append(args, "-c", one+"=/dev/null")
-	}
-	args = append(args, "-c", "data_directory=/")
-	all := setOf(parameters)
-	for _, name := range slices.Sorted(maps.Keys(parameters)) {
-		if _, ours := owned[name]; !ours {
-			args = append(args, "-c", name+"="+parameters[name])
+	for _, name := range []string{"include", "include_dir", "include_if_exists"} {
+		if _, there := parameters[name]; there {
+			return fmt.Errorf("%s is no parameter: it would have the server read another file", name)
 		}
 	}
+	all := setOf(parameters)
 	reserved := all.number("superuser_reserved_connections", 3) + all.number("reserved_connections", 0)
 	if most := all.number("max_connections", 100); reserved >= most {
 		return fmt.Errorf("max_connections = %d: of these %d are reserved for superusers", most, reserved)
 	}
-	if _, err := s.output(ctx, "postgres", args...); err != nil {
-		if m := fatalText.FindStringSubmatch(err.Error()); m != nil {
-			return fmt.Errorf("PostgreSQL %v: %s", s.version, strings.TrimSpace(m[1]))
+	file, err := settingsFile(parameters)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	args := []string{"-C", "data_directory", "-c", "config_file=/proc/self/fd/3", "-c", "hba_file=/dev/null",
+		"-c", "ident_file=/dev/null", "-c", "data_directory=/", "-c", "log_min_messages=log"}
+	if _, err := s.outputWith(ctx, []*os.File{file}, "postgres", args...); err != nil {
+		for _, m := range refusalText.FindAllStringSubmatch(err.Error(), -1) {
+			if !strings.HasPrefix(m[1], "skipping missing configuration file") { // that of ALTER SYSTEM
+				return fmt.Errorf("PostgreSQL %v: %s", s.version, inFile.ReplaceAllString(strings.TrimSpace(m[1]), ""))
+			}
 		}
 		return fmt.Errorf("postgres -C: %.500s", strings.Join(strings.Fields(err.Error()), " "))
 	}
 	return nil
 }
 
-var fatalText = regexp.MustCompile(`FATAL: +([^\n]*)`)
+// What is wrong comes first, and then that the file has errors.
+var (
+	refusalText = regexp.MustCompile(`(?:LOG|ERROR|FATAL): +([^\n]*)`)
+	inFile      = regexp.MustCompile(` in file "[^"]*" line \d+`)
+)
+
+// settingsFile returns a file of these parameters. In the arguments of a program everybody on the
+// machine could read their values, and some are secrets.
+func settingsFile(parameters map[string]string) (*os.File, error) {
+	f, err := memoryFile()
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(parameters)) {
+		if _, ours := owned[name]; !ours {
+			b.WriteString(setting{name, parameters[name]}.line())
+		}
+	}
+	if _, err = f.WriteString(b.String()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
 
 type setOf map[string]string
 

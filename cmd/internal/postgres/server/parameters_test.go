@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -81,12 +82,45 @@ func TestTry(t *testing.T) {
 		{map[string]string{"shared_bufers": "1"}, `unrecognized configuration parameter "shared_bufers"`},
 		{map[string]string{"work_mem": "some"}, `invalid value for parameter "work_mem": "some"`},
 		{map[string]string{"max_connections": "3"}, "of these 3 are reserved"},
+		{map[string]string{"archive_command": `cp '%p' \'x`, "ssl_passphrase_command": "echo geheim"}, ""},
+		{map[string]string{"log_min_messages": "fatal", "work_mem": "some"}, `invalid value for parameter "work_mem"`},
+		{map[string]string{"a.b$c": "x"}, `syntax error, near token "$"`}, // no server could load its file
+		{map[string]string{"include": "/dev/null"}, "no parameter"},
 	} {
 		err := n.Try(t.Context(), test.parameters)
 		text := fmt.Sprint(err)
 		if (err == nil) != (test.want == "") || !strings.Contains(text, test.want) || strings.Contains(text, "\n") {
 			t.Errorf("%v: got %v, want %q", test.parameters, err, test.want)
 		}
+	}
+}
+
+// noting is a runner that notes the arguments of the programs that it starts.
+type noting struct {
+	server.Exec
+	args []string
+}
+
+func (n *noting) StartOther(cmd *exec.Cmd) error {
+	n.args = append(n.args, cmd.Args...)
+	return n.Exec.StartOther(cmd)
+}
+
+// TestTryTellsNobodyTheValues: whoever is on the machine can read the arguments of a program.
+func TestTryTellsNobodyTheValues(t *testing.T) {
+	servertest.Long(t, "race-program")
+	t.Parallel()
+	n, r := newNode(t, "a"), &noting{}
+	s, err := server.New(n.cfg, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.args = nil
+	if err := s.Try(t.Context(), map[string]string{"ssl_passphrase_command": "echo geheim"}); err != nil {
+		t.Error(err)
+	}
+	if len(r.args) == 0 || strings.Contains(strings.Join(r.args, " "), "geheim") {
+		t.Errorf("the arguments were %q", r.args)
 	}
 }
 
