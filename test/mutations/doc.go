@@ -8,6 +8,7 @@
 //	# Run: ./test/sim TestSeeds
 //
 // The sources stay as they are: the patch is applied to copies, which `go test -overlay` compiles
-// in their place. The test prints how many seeds it took. `make mutations` runs all of them; `make
-// test` runs those of the pure core, which compile fastest, and looks that all others still apply.
+// in their place. The test that failed is then run without the patch, once for all patches that
+// name it, and must pass: one that fails anyway would seem to notice everything. The output says
+// how many seeds it took. `make mutations` runs all of them; `make test` looks that all apply.
 package mutations

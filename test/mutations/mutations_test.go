@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// limit is how long one mutation may take to be caught, compiling included.
+// limit is how long one run of a test may take, compiling included.
 const limit = 7 * time.Minute
 
 // mutation is one patch.
@@ -35,12 +35,16 @@ type verdict struct {
 	mutation
 	seeds string
 	took  time.Duration
-	err   error // errSkipped, or why it was not caught
+	err   error // errSkipped, errFailsAnyway, or why it was not caught
 }
 
 // errSkipped says that the test of a mutation skips itself on this machine also without the
 // mutation: a kernel without namespaces has no part in a rule about them.
 var errSkipped = errors.New("its test skips itself here")
+
+// errFailsAnyway says that the test of a mutation fails on this machine also without the mutation,
+// or fails before it has begun: it would seem to notice any mutation.
+var errFailsAnyway = errors.New("its test fails without the mutation too")
 
 func (v verdict) String() string {
 	switch {
@@ -48,6 +52,8 @@ func (v verdict) String() string {
 		return "caught"
 	case errors.Is(v.err, errSkipped):
 		return "not judged: " + v.err.Error()
+	case errors.Is(v.err, errFailsAnyway):
+		return "NOT JUDGED"
 	}
 	return "NOT CAUGHT"
 }
@@ -57,6 +63,8 @@ var (
 	changed = regexp.MustCompile(`(?m)^\+\+\+ (?:b/)?(\S+)`)
 	seed    = regexp.MustCompile(`seed (\d+)`)
 	skip    = regexp.MustCompile(`((?:    .*\n)*)--- SKIP: `)
+	begun   = regexp.MustCompile(`(?m)^=== RUN   (Test[^\s/]*)$`)
+	ended   = regexp.MustCompile(`(?m)^--- (?:PASS|SKIP): (Test\S*)`)
 )
 
 // root is the folder of the module.
@@ -144,14 +152,58 @@ func (m mutation) apply(root, dir string) (overlay string, err error) {
 	return overlay, os.WriteFile(overlay, text, 0o600)
 }
 
-// test runs the test that must fail, over the mutated files or, with none, over the code as it is.
+// test runs the test that must fail, over the mutated files or, with no overlay, over the code as
+// it is. Of the latter go test may know from its cache that it passes.
 func (m mutation) test(ctx context.Context, root, overlay string) (text string, err error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlay, "-vet=off", "-count=1", "-v", "-failfast",
-		"-timeout", "6m", "-run", m.run, m.pkg)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	args := []string{"test", "-vet=off", "-v", "-failfast", "-timeout", "6m", "-run", m.run}
 	// The compiler, which takes most of the time, collects its garbage seldom.
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "MUTATION="+m.name, "GOGC=400")
+	env := append(os.Environ(), "GOGC=400")
+	if overlay != "" {
+		args = append(args, "-count=1", "-overlay", overlay)
+		env = append(env, "MUTATION="+m.name) // more seeds, until one notices
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, m.pkg)...)
+	cmd.Dir, cmd.Env = root, env
 	out, err := cmd.CombinedOutput()
 	return string(out), err
+}
+
+// unmutated runs tests over the code as it is, each once however many mutations name it.
+type unmutated struct {
+	mu   sync.Mutex
+	runs map[string]func() (text string, err error)
+}
+
+func (u *unmutated) test(ctx context.Context, root string, m mutation) (text string, err error) {
+	u.mu.Lock()
+	key := m.pkg + " " + m.run
+	run := u.runs[key]
+	if run == nil {
+		run = sync.OnceValues(func() (string, error) { return m.test(ctx, root, "") })
+		if u.runs == nil {
+			u.runs = map[string]func() (string, error){}
+		}
+		u.runs[key] = run
+	}
+	u.mu.Unlock()
+	return run()
+}
+
+// failed reports whether a test has failed, or ended its process: not all that began have ended
+// well. What fails before or after the tests, as a TestMain does, is no failed test.
+func failed(text string) bool {
+	well := map[string]bool{}
+	for _, e := range ended.FindAllStringSubmatch(text, -1) {
+		well[e[1]] = true
+	}
+	for _, b := range begun.FindAllStringSubmatch(text, -1) {
+		if !well[b[1]] {
+			return true
+		}
+	}
+	return false
 }
 
 // skipped says why a test that passed has judged nothing: whole tests skipped themselves, and none
@@ -164,15 +216,13 @@ func skipped(text string) (why string, ok bool) {
 	return strings.Join(strings.Fields(s[1]), " "), true
 }
 
-// try runs the test that must fail. An error says that it did not, or that something else went
-// wrong.
-func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err error) {
+// try runs the test that must fail, and then without the mutation, where it must pass. An error
+// says that the mutation was not noticed, or that something else went wrong.
+func (m mutation) try(ctx context.Context, root, dir string, plain *unmutated) (seeds string, err error) {
 	overlay, err := m.apply(root, dir)
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
 	text, err := m.test(ctx, root, overlay)
 	switch {
 	case err == nil && strings.Contains(text, "no tests to run"):
@@ -180,8 +230,8 @@ func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err 
 	case err == nil:
 		if _, ok := skipped(text); ok {
 			// The mutation may be why it skipped itself.
-			if plain, err := m.test(ctx, root, ""); err == nil {
-				if why, ok := skipped(plain); ok {
+			if text, err := plain.test(ctx, root, m); err == nil {
+				if why, ok := skipped(text); ok {
 					return "", fmt.Errorf("%w: %s", errSkipped, why)
 				}
 			}
@@ -193,6 +243,11 @@ func (m mutation) try(ctx context.Context, root, dir string) (seeds string, err 
 		return "", fmt.Errorf("go test could not run: %w\n%s", err, text)
 	case strings.Contains(text, "panic: test timed out"):
 		return "", fmt.Errorf("the test hung instead of failing")
+	case !failed(text):
+		return "", fmt.Errorf("%w: no test failed, their process did:\n%s", errFailsAnyway, text)
+	}
+	if as, err := plain.test(ctx, root, m); err != nil {
+		return "", fmt.Errorf("%w (%w):\n%s", errFailsAnyway, err, as[max(0, len(as)-3000):])
 	}
 	if s := seed.FindStringSubmatch(text); s != nil {
 		return s[1], nil
@@ -272,6 +327,10 @@ func TestMutations(t *testing.T) {
 			by = "NOT JUDGED"
 			t.Logf("%s: %v", v.name, v.err)
 			none++
+		case errors.Is(v.err, errFailsAnyway):
+			by = "NOT JUDGED"
+			t.Errorf("%s (%s): not judged: %v", v.name, v.what, v.err)
+			none++
 		default:
 			by = "NOT CAUGHT"
 			t.Errorf("%s (%s): %v", v.name, v.what, v.err)
@@ -285,7 +344,8 @@ func TestMutations(t *testing.T) {
 // tryAll tries two at a time: most of the time goes into compiling. It begins none when ctx has
 // ended, and returns the verdicts on those that it has tried.
 func tryAll(ctx context.Context, t *testing.T, todo []mutation) []verdict {
-	verdicts, begun := make([]verdict, len(todo)), 0
+	verdicts, tried := make([]verdict, len(todo)), 0
+	plain := &unmutated{}
 	var all sync.WaitGroup
 	beside := make(chan struct{}, 2)
 	for i, m := range todo {
@@ -293,24 +353,46 @@ func tryAll(ctx context.Context, t *testing.T, todo []mutation) []verdict {
 		if ctx.Err() != nil {
 			break
 		}
-		begun++
+		tried++
 		dir := t.TempDir()
 		all.Go(func() {
 			defer func() { <-beside }()
 			start := time.Now()
-			seeds, err := m.try(t.Context(), root(t), dir)
+			seeds, err := m.try(t.Context(), root(t), dir, plain)
 			verdicts[i] = verdict{mutation: m, seeds: seeds, took: time.Since(start), err: err}
 			fmt.Fprintf(os.Stderr, "%s: %s\n", m.name, verdicts[i])
 		})
 	}
 	all.Wait()
-	return verdicts[:begun]
+	return verdicts[:tried]
 }
 
-// The harness itself bites: a patch that changes nothing that counts is told as not caught, and one
-// that does not compile or touches a test is refused.
+// failAnyway is set for a run of TestThatFailsWhenAsked that is to fail.
+const failAnyway = "MUTATIONS_FAIL_ANYWAY"
+
+// TestThatFailsWhenAsked stands for a test that fails on some machine whatever the code is.
+func TestThatFailsWhenAsked(t *testing.T) {
+	if os.Getenv(failAnyway) != "" {
+		t.Fatal("as asked")
+	}
+}
+
+// The harness itself bites: a patch that changes nothing that counts is told as not caught, or as
+// not judged where the test fails anyway, and one that does not compile or touches a test is
+// refused.
 func TestTheHarnessBites(t *testing.T) {
 	dir := t.TempDir()
+	for text, want := range map[string]bool{
+		"=== RUN   TestA\n--- FAIL: TestA (0.00s)\nFAIL\n":                                           true,
+		"=== RUN   TestA\n--- PASS: TestA (0.00s)\n=== RUN   TestB\npanic: x\nFAIL\n":                true,
+		"=== RUN   TestA\n=== RUN   TestA/b\nFAIL\tpackage\t0.1s\n":                                  true,
+		"=== RUN   TestA\n=== RUN   TestA/b\n    --- PASS: TestA/b\n--- PASS: TestA (0.00s)\nFAIL\n": false,
+		"could not listen\nFAIL\tpackage\t0.1s\n":                                                    false,
+	} {
+		if got := failed(text); got != want {
+			t.Errorf("%q: failed: %v", text, got)
+		}
+	}
 	for text, want := range map[string]string{
 		"=== RUN   TestA\n    a_test.go:1: no namespaces\n--- SKIP: TestA (0.00s)\nPASS\n": "a_test.go:1: no namespaces",
 		"    a_test.go:1: x\n--- SKIP: TestA (0.00s)\n--- PASS: TestB (0.00s)\nPASS\n":     "",
@@ -334,12 +416,14 @@ func TestTheHarnessBites(t *testing.T) {
 	file := "internal/core/candidate.go"
 	harmless := write("harmless.patch", "# What: nothing\n# Run: ./internal/core TestTimingRelations\n"+diff(file, first, first+" // the same"))
 	broken := write("broken.patch", "# What: nothing\n# Run: ./internal/core TestTimingRelations\n"+diff(file, first, "package core; var x int = true"))
-	for path, want := range map[string]string{harmless: "not caught", broken: "does not compile"} {
+	anyway := write("anyway.patch", "# What: nothing\n# Run: ./test/mutations ^TestThatFailsWhenAsked$\n"+diff(file, first, first+" // the same"))
+	t.Setenv(failAnyway, "yes")
+	for path, want := range map[string]string{harmless: "not caught", broken: "does not compile", anyway: "without the mutation too"} {
 		m, err := parse(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.try(t.Context(), root(t), t.TempDir()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := m.try(t.Context(), root(t), t.TempDir(), &unmutated{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
 		}
 	}
