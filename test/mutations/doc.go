@@ -10,5 +10,5 @@
 // The sources stay as they are: the patch is applied to copies, which `go test -overlay` compiles
 // in their place. The test that failed is then run without the patch, once for all patches that
 // name it, and must pass: one that fails anyway would seem to notice everything. The output says
-// how many seeds it took. `make mutations` runs all of them; `make test` looks that all apply.
+// how many seeds it took. `make mutations` runs all of them, or some, and looks that all apply.
 package mutations

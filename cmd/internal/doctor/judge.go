@@ -15,7 +15,8 @@ import (
 // judge hears what candidates did and what the store shows. It keeps a register that anybody may
 // write, and one behind a fence.
 type judge struct {
-	name string
+	name  string
+	heard time.Duration // after the removal of its claim a holder has heard of it, or is past its deadline
 
 	mu       sync.Mutex
 	terms    map[uint64]*safety.Interval // by token, from the first act to the last
@@ -41,15 +42,18 @@ func (a ack) before(b ack) bool { return a.token < b.token || a.token == b.token
 
 // removal says that an operator took a claim, or all of a candidate's, out of the store: some time
 // between from and to. Promise 1 speaks of claims that nobody removes, so an act after from is not
-// held against the holder.
+// held against the holder, until it must have heard of it.
 type removal struct {
 	token    uint64 // 0: all of who's
 	who      string
 	from, to time.Duration
 }
 
-func newJudge(name string) *judge {
-	return &judge{name: name, terms: map[uint64]*safety.Interval{}}
+// rounded is by how much more than what was asked for a store may grant: some count whole seconds.
+const rounded = time.Second
+
+func newJudge(name string, ttl time.Duration) *judge {
+	return &judge{name: name, heard: ttl + rounded, terms: map[uint64]*safety.Interval{}}
 }
 
 // wrote hears of an act: the clock was read at, then Check said yes, and now the write arrives.
@@ -148,7 +152,7 @@ func (j *judge) tally() tally {
 	var all, judged []safety.Interval
 	for _, in := range j.terms {
 		all = append(all, *in)
-		judged = append(judged, j.excuse(*in))
+		judged = append(judged, j.excuse(*in)...)
 	}
 	slices.SortFunc(all, func(a, b safety.Interval) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Token, b.Token))
@@ -167,12 +171,20 @@ func (j *judge) tally() tally {
 	return t
 }
 
-// excuse ends an interval where an operator removed its claim.
-func (j *judge) excuse(in safety.Interval) safety.Interval {
+// excuse leaves out of an interval what is after the removal of its claim by an operator. What is
+// so long after it that the holder must have heard of it counts again.
+func (j *judge) excuse(in safety.Interval) []safety.Interval {
+	kept := in
+	deaf := in.From // the last excused instant
 	for _, r := range j.removals {
 		if (r.token == in.Token || r.token == 0 && r.who == in.Who) && in.From < r.to && in.To > r.from {
-			in.To = max(in.From, r.from)
+			kept.To = min(kept.To, max(in.From, r.from))
+			deaf = max(deaf, min(r.to, in.To)+j.heard)
 		}
 	}
-	return in
+	if kept.To == in.To || deaf >= in.To {
+		return []safety.Interval{kept}
+	}
+	in.From = deaf
+	return []safety.Interval{kept, in}
 }

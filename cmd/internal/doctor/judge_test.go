@@ -21,7 +21,7 @@ func shown(token uint64, value string) driver.Line {
 
 // sound is a record in which the promise holds.
 func sound() *judge {
-	j := newJudge("n")
+	j := newJudge("n", time.Second)
 	j.act("a", 5, 0, 100, 10)
 	j.act("b", 9, 130, 200, 10)
 	j.proclaimed(5, 1)
@@ -104,8 +104,27 @@ func TestWhatAnOperatorRemovedIsExcusedAndNothingElse(t *testing.T) {
 	}
 }
 
+// A removal excuses its holder until it must have heard of it, and not for ever.
+func TestWhoNeverHearsOfARemovalIsNotExcused(t *testing.T) {
+	for what, r := range map[string]removal{
+		"the claim": {token: 5, from: 10 * time.Second, to: 11 * time.Second},
+		"the lease": {who: "a", from: 10 * time.Second, to: 11 * time.Second},
+	} {
+		for until, held := range map[time.Duration]bool{12 * time.Second: true, 13 * time.Second: true, 14 * time.Second: false, time.Hour: false} {
+			j := newJudge("n", time.Second)
+			j.act("a", 5, 0, until, 100*time.Millisecond)
+			j.act("b", 9, 11*time.Second, 2*time.Hour, time.Second)
+			j.removed(r)
+			j.proclaimed(9, 1)
+			if v := verdictOf(j); (v.Outcome == Held) != held {
+				t.Errorf("%s was removed, and its holder led on until %v: %s", what, until, v.Sentence)
+			}
+		}
+	}
+}
+
 func TestTooLittleProvesNothing(t *testing.T) {
-	one := newJudge("n")
+	one := newJudge("n", time.Second)
 	one.act("a", 5, 0, 100, 10)
 	one.proclaimed(5, 1)
 	if v := verdictOf(one); v.Outcome != Unproved {

@@ -23,7 +23,7 @@ func (unheard) Revoke(context.Context, string) error { return errors.New("no ans
 func TestALostAnswerExcusesNoLaterTerm(t *testing.T) {
 	for late, held := range map[time.Duration]bool{time.Second: true, time.Hour: false} {
 		const ttl = 2 * time.Second
-		p := &process{id: "a", run: &run{o: Torture{Store: unheard{}, TTL: ttl}, judge: newJudge("n"), name: "n"}}
+		p := &process{id: "a", run: &run{o: Torture{Store: unheard{}, TTL: ttl}, judge: newJudge("n", ttl), name: "n"}}
 		at := now()
 		if !p.EndLease(t.Context()) {
 			t.Fatal("no lease was ended")

@@ -43,7 +43,7 @@ type run struct {
 func (o Torture) Run(ctx context.Context) (*Verdict, error) {
 	prefix := ownPrefix + "-" + strings.ToLower(rand.Text()[:12])
 	r := &run{o: o, prefix: prefix, name: ownPrefix + "/" + prefix, done: map[string]int{}, ctx: ctx}
-	r.judge = newJudge(r.name)
+	r.judge = newJudge(r.name, o.TTL)
 	var stop func()
 	r.do, stop = onethread.Start()
 	defer stop()
