@@ -61,7 +61,12 @@ func (l *lease) Claim(ctx context.Context, claims ...driver.Claim) (places []dri
 			}
 		}
 		for _, want := range claims {
-			if n := l.store.line(want.Name).misfit(want.Slots); n != 0 {
+			own := l.claims[storeutil.SeatOf(want)]
+			if own != nil && own.id == want.ID && own.slots != want.Slots {
+				return fmt.Errorf("claim %s on %s stands with %d slots, not %d: %w", want.ID, want.Name, own.slots,
+					want.Slots, driver.ErrRefused)
+			}
+			if n := l.store.line(want.Name).misfit(want.Slots, own); n != 0 {
 				return driver.Misfit(want.Name, n, want.Slots)
 			}
 		}

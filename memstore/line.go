@@ -101,9 +101,10 @@ func (ln *line) free(slots, n int) bool {
 }
 
 // misfit returns another number of slots that shared claims of the line have, 0 if there is none.
-func (ln *line) misfit(slots int) int {
+// One is left out: the claim that the new one finds again, or displaces.
+func (ln *line) misfit(slots int, own *claim) int {
 	for _, c := range ln.claims {
-		if slots != 0 && c.slots != 0 && c.slots != slots {
+		if c != own && slots != 0 && c.slots != 0 && c.slots != slots {
 			return c.slots
 		}
 	}

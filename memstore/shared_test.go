@@ -133,3 +133,38 @@ func TestNobodyIsAskedOrHandsOverBesideOthers(t *testing.T) {
 		}
 	})
 }
+
+func TestAClaimThatStandsIsRefusedWithOtherSlots(t *testing.T) {
+	for _, slots := range []int{0, 2, driver.Unlimited} {
+		s := New(Options{})
+		leases, places := crowd(t, s, slots)
+		for _, other := range []int{0, 2, 3, driver.Unlimited} {
+			c := driver.Claim{Name: "x", ID: places[0].ID, Slots: other}
+			switch again, err := leases[0].Claim(t.Context(), c); {
+			case other != slots && !errors.Is(err, driver.ErrRefused):
+				t.Errorf("a claim that stands with %d slots, entered again with %d: %+v, %v", slots, other, again, err)
+			case other == slots && (err != nil || again[0] != places[0]):
+				t.Errorf("a claim entered again: %+v, %v, want %+v", again, err, places[0])
+			}
+		}
+	}
+}
+
+// The claim that is replaced is no other one: it is gone before the new one enters.
+func TestANewIDMayHaveOtherSlotsThanTheClaimItReplaces(t *testing.T) {
+	s := New(Options{})
+	leases, _ := crowd(t, s, 2)
+	for _, slots := range []int{3, driver.Unlimited, 0, 2} {
+		p, err := leases[0].Claim(t.Context(), driver.Claim{Name: "x", ID: "with " + string(rune('a'+slots)), Slots: slots})
+		if err != nil || !p[0].Held || p[0].Slots != slots {
+			t.Errorf("a claim with %d slots in the place of its lease's own: %+v, %v", slots, p, err)
+		}
+	}
+	crowd(t, s, 2)
+	if _, err := leases[0].Claim(t.Context(), driver.Claim{Name: "x", ID: "last", Slots: 3}); !errors.Is(err, driver.ErrRefused) {
+		t.Errorf("a claim with other slots than those of another lease's: %v", err)
+	}
+	if held := heldNow(t, s); held != "aa" {
+		t.Errorf("after a refusal %q hold, want both as before", held)
+	}
+}
