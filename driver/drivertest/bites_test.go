@@ -47,6 +47,24 @@ func TestTheSuiteBites(t *testing.T) {
 	}
 }
 
+// TestEachClauseIsBroken: a clause that no store breaks may check nothing, and nobody would see. A
+// new clause gets a store that breaks it, in allBreaks.
+func TestEachClauseIsBroken(t *testing.T) {
+	is := map[string]bool{}
+	for _, b := range allBreaks() {
+		is[b.clause] = true
+	}
+	for _, c := range drivertest.Clauses() {
+		if !is[c.Name] {
+			t.Errorf("no store breaks %q", c.Name)
+		}
+		delete(is, c.Name)
+	}
+	for name := range is {
+		t.Errorf("a store breaks %q, which is no clause", name)
+	}
+}
+
 func TestBrokenStores(t *testing.T) {
 	if os.Getenv(runBroken) == "" {
 		t.Skip("runs as a child of TestTheSuiteBites")
@@ -75,9 +93,10 @@ func brokenHarness(b broken) drivertest.Harness {
 		return brokenStore{s, b.lease}
 	}
 	return drivertest.Harness{
-		Open:   open,
-		TTL:    10 * time.Second,
-		Remove: func(_ testing.TB, name string, token uint64) { s.Remove(name, token) },
+		Open:    open,
+		TTL:     10 * time.Second,
+		Remove:  func(_ testing.TB, name string, token uint64) { s.Remove(name, token) },
+		Restart: func(testing.TB) { restarted.Store(s) },
 		Cut: func(t testing.TB) (driver.Store, func(bool)) {
 			f := drivertest.Faulty(s, drivertest.Faults{})
 			return brokenStore{f, b.lease}, f.Hang

@@ -74,7 +74,7 @@ var sharedBreaks = []broken{
 	{name: "hands over to nobody", clause: "a transfer to the next in line passes over nobody",
 		lease: func(l driver.Lease) driver.Lease { return &hands{l, doesNothing} }},
 	{name: "does not tell who was passed over", clause: "those passed over in a transfer hear of it and can stand again",
-		lease: func(l driver.Lease) driver.Lease { return &hands{noNews{l}, handsOver(l)} }},
+		lease: func(l driver.Lease) driver.Lease { return &hands{&noNews{l, isGone}, handsOver(l)} }},
 	{name: "tells who handed over", clause: "a transfer is no news to who made it",
 		lease: tellsTransfer},
 	{name: "gives up without a successor", clause: "a transfer to a claim that does not wait behind leaves the holder alone",

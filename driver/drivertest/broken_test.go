@@ -21,7 +21,9 @@ type broken struct {
 }
 
 // allBreaks returns every cheat.
-func allBreaks() []broken { return slices.Concat(breaks, sharedBreaks, portBreaks, journalBreaks) }
+func allBreaks() []broken {
+	return slices.Concat(breaks, waitBreaks, sharedBreaks, portBreaks, journalBreaks)
+}
 
 var breaks = []broken{
 	{name: "revives a lease", clause: "a lease that ended never comes back",
@@ -60,7 +62,7 @@ var breaks = []broken{
 	{name: "brings the old value back", clause: "the same claim ID entered again leaves an updated value alone",
 		lease: func(l driver.Lease) driver.Lease { return bringsBack{l} }},
 	{name: "tells no news", clause: "news tells a place that was removed by hand",
-		lease: func(l driver.Lease) driver.Lease { return noNews{l} }},
+		lease: func(l driver.Lease) driver.Lease { return &noNews{l, isGone} }},
 	{name: "tells what the owner did", clause: "news says nothing of what the owner did",
 		lease: func(l driver.Lease) driver.Lease { return tellsOwn{saying(l)} }},
 	{name: "closes nothing", clause: "closing a lease ends all its claims at once",
@@ -338,13 +340,20 @@ func (l bringsBack) Claim(ctx context.Context, claims ...driver.Claim) ([]driver
 	return places, err
 }
 
-// noNews tells nothing of what was removed.
-type noNews struct{ driver.Lease }
+// noNews tells nothing of some kind.
+type noNews struct {
+	driver.Lease
+	kind func(driver.News) bool
+}
 
-func (l noNews) News(ctx context.Context) ([]driver.News, error) {
+func isGone(n driver.News) bool { return n.Gone }
+
+func isHeld(n driver.News) bool { return n.Held }
+
+func (l *noNews) News(ctx context.Context) ([]driver.News, error) {
 	for {
 		news, err := l.Lease.News(ctx)
-		news = slices.DeleteFunc(news, func(n driver.News) bool { return n.Gone })
+		news = slices.DeleteFunc(news, l.kind)
 		if len(news) > 0 || err != nil {
 			return news, err
 		}

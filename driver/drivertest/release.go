@@ -181,17 +181,19 @@ func straggler(t *testing.T, h Harness) {
 	s := open(t, h)
 	l := grant(t, s, "a")
 	var names []string
+	var timers sync.WaitGroup
 	for range 20 {
 		c := driver.Claim{Name: unique(), ID: unique()}
 		ctx, cancel := context.WithCancel(t.Context())
-		go func() {
+		timers.Go(func() {
 			time.Sleep(rand.N(2 * time.Millisecond)) // about as long as a Claim takes, to give it up anywhere on its way
 			cancel()
-		}()
+		})
 		_, _ = l.Claim(ctx, c) // whether it came through is what the caller does not know
 		release(t, l, driver.Place{Name: c.Name, ID: c.ID})
 		names = append(names, c.Name)
 	}
+	timers.Wait()
 	for _, late := range []time.Duration{0, quiet} { // the second look is for those that come late
 		time.Sleep(late)
 		for _, name := range names {
