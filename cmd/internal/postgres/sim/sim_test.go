@@ -52,6 +52,31 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
+// TestControls breaks the world, and not the decisions: the judge must see what comes of it. That
+// it sees each of its rules broken is in TestTheJudgeSees.
+func TestControls(t *testing.T) {
+	for _, c := range []struct {
+		what string
+		b    Broken
+		says string
+	}{
+		{"standbys that acknowledge what they have not flushed", Broken{Early: true}, "is lost"},
+		{"a store that writes whatever it is sent", Broken{AnyWrite: true}, "takes back"},
+		{"and whose cluster finds no primary again", Broken{AnyWrite: true}, "no faults for"},
+	} {
+		found := false
+		for seed := uint64(1); seed <= 3000 && !found; seed++ {
+			if _, _, v := Run(seed, Options{Broken: c.b}); v != nil && strings.Contains(v.What, c.says) {
+				found = true
+				t.Logf("%s: %v", c.what, v)
+			}
+		}
+		if !found {
+			t.Errorf("%s: no seed of 3000 found what says %q", c.what, c.says)
+		}
+	}
+}
+
 // A seed replays to the bit.
 func TestASeedReplays(t *testing.T) {
 	for seed := uint64(1); seed <= 10; seed++ {

@@ -197,7 +197,7 @@ func (s *store) write(c *claim, r core.Record) outcome {
 	if s.record != nil {
 		seq = s.record.Seq
 	}
-	if s.leader() != c || r.Seq != seq+1 {
+	if (s.leader() != c || r.Seq != seq+1) && !s.w.broken.AnyWrite {
 		s.w.logf("store: record %d of %s is refused (there is %d)", r.Seq, c.a.n.name, seq)
 		return refused
 	}

@@ -83,6 +83,9 @@ func (r *receiver) got(w wal) {
 	}
 	d.wal = append(d.wal, w[len(d.wal):]...)
 	r.s.n.byHand = r.s.n.byHand || r.from.byHand
+	if r.w.broken.Early {
+		r.reply(len(d.wal))
+	}
 	if !r.writing {
 		r.writing = true
 		r.later(r.w.delay(ms/4, 3*ms), func() { r.s.do(r.flush) })
@@ -96,13 +99,13 @@ func (r *receiver) flush() {
 	}
 	r.s.n.disk.flushed = len(r.s.n.disk.wal)
 	r.s.grown()
-	r.reply()
+	r.reply(r.s.n.disk.flushed)
 	r.s.n.poke()
 }
 
 // reply tells the walsender what is flushed. It may be in flight for long.
-func (r *receiver) reply() {
-	x, pos := r.sender, r.s.n.disk.flushed
+func (r *receiver) reply(pos int) {
+	x := r.sender
 	r.w.after(r.w.delay(ms/4, 2*ms), func() { x.arrive(r.s.n, pos) })
 }
 
@@ -203,7 +206,7 @@ func (r *receiver) connected() {
 	to.senders = append(to.senders, x)
 	r.sender = x
 	r.w.judge.overlap(to)
-	r.reply()
+	r.reply(r.s.n.disk.flushed)
 	x.send()
 	r.s.n.poke()
 	to.n.poke()

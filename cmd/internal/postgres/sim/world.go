@@ -26,6 +26,7 @@ type World struct {
 	request *core.Request
 	asked   core.Instructions // as people have written them last
 	calm    bool              // no faults any more
+	broken  Broken
 	cuts    map[[2]int]bool
 	serial  int // numbers given out: WAL records, incarnations
 
@@ -181,8 +182,16 @@ func (w *World) play() {
 
 // Options say how a seed is played.
 type Options struct {
-	Log  bool // keep what happens
-	Keep int  // so many lines; 0: all
+	Log    bool // keep what happens
+	Keep   int  // so many lines; 0: all
+	Broken Broken
+}
+
+// Broken is what is wrong with the world, to show that the judge sees what comes of it. The zero
+// Broken is a sound world.
+type Broken struct {
+	Early    bool // standbys acknowledge WAL before it is flushed
+	AnyWrite bool // the store writes a record whatever it has, and whoever leads
 }
 
 // limit is how long after the last fault all must be well.
@@ -190,7 +199,7 @@ const limit = 3 * time.Minute
 
 // Run plays one seed.
 func Run(seed uint64, o Options) (Stats, []string, *Violation) {
-	w := &World{rng: rand.New(rand.NewPCG(seed, 0x5ea1)), verbose: o.Log, cuts: map[[2]int]bool{}}
+	w := &World{rng: rand.New(rand.NewPCG(seed, 0x5ea1)), verbose: o.Log, broken: o.Broken, cuts: map[[2]int]bool{}}
 	w.plan = newPlan(w)
 	w.store = &store{w: w, up: true}
 	w.judge.w = w
