@@ -13,11 +13,13 @@ LIBRARY  := $$(go list ./etcdstore ./pgstore ./zkstore ./k8sstore ./concurrency 
 PROGRAM  := $$(go list ./cmd/primacy ./test/torture ./cmd/internal/supervise ./test/page ./test/golden ./cmd/internal/postgres/server ./test/interop ./cmd/internal/postgres/clone ./cmd/internal/postgres/core ./cmd/internal/cron ./cmd/internal/agent ./test/failover ./cmd/internal/embedded ./test/examples ./test/fencetest ./cmd/internal/etcdapi ./test/sim ./cmd/... ./leaderelection/... ./test/... | grep -vE '/test/(bench|peers|mutations|spec|etcdleases)(/|$$)')
 # Few seeds of what runs in a simulated world: make verify has the many. -short leaves out or shortens what is slow and proves little in a
 # second. The race parts of make verify, and torture-each, run without it: they have every test at its full length.
-SHORT    := STRESS_SEED=1 STRESS_SEEDS=3 ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=2
+SHORT    := ETCD_SEEDS=1 AWAIT_SEEDS=1 LIVE_SEEDS=1 CRON_SEEDS=2
 CROWD    := ^TestAThousandWaiters$$
 RACE     ?= -race
-# The parts of make verify beside the mutations. .ci/run does one of them in turn, and a tenth of the mutations.
-VERIFY   := race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell
+# Another first seed in each run: one that always plays the same seeds shows no more than the first run did. FIRST=1 plays those of before.
+FIRST    := $(or $(FIRST),$(shell date +%s)000000)
+# The parts of make verify beside the mutations. .ci/run does one of them in turn, and a slice of the mutations.
+VERIFY   := race-library race-primacy race-internal models conformance-all others torture-etcd torture-each torture-stores services shell
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,7 +33,7 @@ demo: ## the main job, on the embedded store
 # All packages by go list, but the models, the mutations, other libraries and the benchmark, which make verify has. Everything is compiled before any
 # test by the clock runs, once, without the race detector. No vet: it costs minutes with empty caches; make verify has it, in check. -w: test
 # programs without tables for debuggers link faster. A package that has passed is not run again unless something that it reads has changed, in the
-# program's modules anything (-files): TESTFLAGS=-count=1 runs all.
+# program's modules anything (-files): TESTFLAGS=-count=1 runs all. TestImportRules asks go list, of which go test does not see what it reads.
 QUICKLY  := -short -vet=off -ldflags=-w -timeout 12m -p 3 -parallel 4 $(TESTFLAGS) -skip '$(CROWD)'
 
 test: tools ## what a newcomer and each push run: every package, every store on its real server, a short torture
@@ -39,6 +41,7 @@ test: tools ## what a newcomer and each push run: every package, every store on 
 	@echo "compiling"; go list -export -test -deps -f "" $(LIBRARY) $(PROGRAM) >/dev/null
 	@failed=; export $(SHORT); \
 	go run ./test/gotest -slow 10 . $(QUICKLY) $(LIBRARY) || failed=yes; \
+	go test -count=1 -short -vet=off -ldflags=-w -run '^TestImportRules$$' . || failed=yes; \
 	go run ./test/gotest -slow 10 -files . . $(QUICKLY) $(PROGRAM) || failed=yes; \
 	test -z "$$failed"
 
@@ -50,8 +53,15 @@ verify: tools kube-apiserver ## everything, hours: each part of VERIFY in turn a
 race-library: tools ## the library under the race detector
 	go run ./test/gotest . -race -timeout 30m -p 2 -parallel 4 ./... ./leaderelection/...
 
-race-program: tools ## the program and the test programs under the race detector
-	go run ./test/gotest -files . . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $$(go list ./cmd/... ./test/... | grep -v /test/torture)
+race-program: race-primacy race-internal ## the program and the test programs under the race detector
+
+# Two parts: in one they take longer than .ci/run has time for.
+race-primacy: tools
+	go run ./test/gotest -files . . -race -timeout 30m -parallel 4 ./cmd/primacy
+
+# Not the torture, the mutations and the other libraries, which are parts of their own or in one.
+race-internal: tools
+	go run ./test/gotest -files . . -race -timeout 30m -p 2 -parallel 4 -skip '$(CROWD)' $$(go list ./cmd/... ./test/... | grep -vE '/(cmd/primacy|test/torture|test/mutations|test/peers)(/|$$)')
 
 torture-each: tools ## each test of the torture at its ordinary length, under the race detector
 	go run ./test/gotest -files . . -race -timeout 30m ./test/torture
@@ -73,7 +83,7 @@ kube-apiserver: ## build the API server that the tests of k8sstore run on, once 
 
 stress: ## the tests in fake time COUNT times (default 50), and SEEDS (default 5000) seeds of the shell under faults
 	go test -race -count=$${COUNT:-50} -timeout 90m -skip 'TestStress|TestSimulated|TestAPlainChange' . ./internal/core ./memstore ./driver/drivertest ./open
-	STRESS_SEEDS=$${SEEDS:-5000} ETCD_SEEDS=500 go test -timeout 90m -v -run '^(TestStress|TestSimulatedCluster)$$' .
+	STRESS_SEED=$(FIRST) STRESS_SEEDS=$${SEEDS:-5000} ETCD_SEED=$(FIRST) ETCD_SEEDS=500 go test -timeout 90m -v -run '^(TestStress|TestSimulatedCluster)$$' .
 
 conformance: tools ## the conformance suite on real servers of each store, COUNT times (default 50)
 	go test -race -count=$${COUNT:-50} -timeout 60m -run 'Conformance' ./memstore ./etcdstore ./pgstore ./redisstore ./zkstore ./redlockstore ./registerstore
@@ -134,11 +144,11 @@ operator: ## a manager of controller-runtime under our term: rolling updates, ki
 	cd examples/operator && GOWORK=off go test -race -count=$${TIMES:-1} -timeout 30m -v ./...
 
 sim: ## the deterministic simulation, FOR (default 10m); go run ./test/sim/run -seed N replays one seed
-	go run ./test/sim/run -for $${FOR:-10m}
-	go run ./test/sim/run -store shards -for 1m
+	go run ./test/sim/run -first $(FIRST) -for $${FOR:-10m}
+	go run ./test/sim/run -first $(FIRST) -store shards -for 1m
 
 pgsim: ## the decisions of primacy postgres in a simulated world, FOR (default 10m)
-	cd cmd && go run ./internal/postgres/sim/run -for $${FOR:-10m}
+	cd cmd && go run ./internal/postgres/sim/run -first $(FIRST) -for $${FOR:-10m}
 
 pgtorture: tools ## three machines with primacy postgres and PostgreSQL under writers: real faults, FOR (default 30m), every acknowledged row on all of them; PEER=patroni, SERIES=1: see test/pgtorture/doc.go
 	cd test && PGTORTURE_CONTROL=1 PGTORTURE_ASYNC=1 PGTORTURE_FOR=$${FOR:-30m} PGTORTURE_PEER=$$PEER PGTORTURE_RESULTS=$$RESULTS PGTORTURE_SERIES=$$SERIES go test -count=1 -timeout 180m -v $${PEER:+-run TestTorture} ./pgtorture
@@ -208,4 +218,4 @@ tools: # installs what is missing of PACKAGES
 		apt-get update -q >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends -o Dpkg::Options::=--force-confold $$missing >/dev/null; \
 	fi
 
-.PHONY: help kube-apiserver build demo test verify race race-library race-program models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks shards crowd upstream operator failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus electors peers lint tools parts
+.PHONY: help kube-apiserver build demo test verify race race-library race-program race-primacy race-internal models conformance-all others torture-etcd torture-each torture-stores services shell check oldest stress conformance torture torture-all stores locks shards crowd upstream operator failover cron readers release release-test image bench spurious sim pgsim pgtorture mutations spec seals fence versus electors peers lint tools parts

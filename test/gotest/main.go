@@ -1,5 +1,6 @@
 // Command gotest runs go test and says what it is doing: a line for each package that is done, and
-// one at least each 10 s. It prints the output of tests that fail, and no other.
+// one at least each 10 s. It prints the output of tests that fail, and no other. It ends with a few
+// lines on what was not tested, and why: else nobody would see that this machine leaves it out.
 //
 //	gotest [-slow N] [-cpu] [-files FOLDER] MODULE-FOLDER ARGUMENTS-OF-GO-TEST…
 //
@@ -25,6 +26,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -72,6 +74,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "gotest:", err)
 		code = 2
 	}
+	r.tellLeftOut()
 	if *slow > 0 {
 		r.table(*slow)
 	}
@@ -110,6 +113,7 @@ type run struct {
 	every   time.Duration
 	running map[string]time.Time // tests at the top level, and packages
 	output  map[string]*bytes.Buffer
+	leftOut map[string][]string // by why: tests
 	all     []result
 	cpus    string
 	done    int
@@ -222,6 +226,7 @@ func (r *run) take(line []byte) (told bool) {
 				told = true
 			}
 		}
+		r.noteLeftOut(e)
 		delete(r.output, key)
 		if e.Test == "" || !strings.Contains(e.Test, "/") {
 			r.all = append(r.all, result{name: key, wall: e.Elapsed})
@@ -233,6 +238,69 @@ func (r *run) take(line []byte) (told bool) {
 		}
 	}
 	return told
+}
+
+var (
+	message   = regexp.MustCompile(`(?m)^\s*\S+\.go:\d+: (.*)$`)
+	notTested = regexp.MustCompile(`NOT TESTED|WITHOUT|SKIPPED`) // in the words of a test that passed, too
+)
+
+// noteLeftOut notes why a test has skipped itself, or what it has left out though it passed.
+func (r *run) noteLeftOut(e event) {
+	text := r.output[e.Package+" "+e.Test]
+	if text == nil || e.Test == "" || e.Action != "skip" && e.Action != "pass" {
+		return
+	}
+	why := ""
+	for _, m := range message.FindAllStringSubmatch(text.String(), -1) {
+		if e.Action == "skip" || notTested.MatchString(m[1]) {
+			why = strings.TrimSpace(m[1])
+		}
+	}
+	if e.Action == "pass" && why == "" {
+		return
+	}
+	if r.leftOut == nil {
+		r.leftOut = map[string][]string{}
+	}
+	r.leftOut[why] = append(r.leftOut[why], filepath.Base(e.Package)+"."+e.Test)
+}
+
+// mostLeftOut is how many reasons are told, and mostNames how many tests of each.
+const mostLeftOut, mostNames = 15, 3
+
+// tellLeftOut says what was not tested: first what this machine cannot, or nobody asked for; what
+// other parts of make verify have, and clauses that do not concern a store, only by their number.
+func (r *run) tellLeftOut() {
+	long, parts := 0, 0
+	var whys []string
+	for why, names := range r.leftOut {
+		switch {
+		case strings.HasPrefix(why, "long: "):
+			long += len(names)
+		case !notTested.MatchString(why) && !slices.ContainsFunc(names, func(n string) bool { return !strings.Contains(n, "/") }):
+			parts += len(names)
+		default:
+			whys = append(whys, why)
+		}
+	}
+	slices.SortFunc(whys, func(a, b string) int {
+		return cmp.Or(-cmp.Compare(len(notTested.FindString(a)), len(notTested.FindString(b))), cmp.Compare(a, b))
+	})
+	for i, why := range whys {
+		if i == mostLeftOut {
+			fmt.Printf("left out: %d reasons more\n", len(whys)-i)
+			break
+		}
+		names, more := r.leftOut[why], ""
+		if n := len(names) - mostNames; n > 0 {
+			names, more = names[:mostNames], fmt.Sprintf(" and %d more", n)
+		}
+		fmt.Printf("left out: %s%s: %s\n", strings.Join(names, ", "), more, cmp.Or(why, "it does not say why"))
+	}
+	if long+parts > 0 {
+		fmt.Printf("left out: %d long tests, which make verify has, and %d parts of tests\n", long, parts)
+	}
 }
 
 func (r *run) clock() string { return fmt.Sprintf("[%4.0fs]", time.Since(r.begun).Seconds()) }
