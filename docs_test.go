@@ -39,8 +39,9 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for doc, least := range map[string]int{"docs/invariants.md": 10, "docs/track-record.md": 10, "docs/guarantees.md": 10,
-		"docs/fencing.md": 10, "docs/locks.md": 10, "docs/evidence.md": 5, "docs/postgres.md": 0, "docs/serve.md": 0} {
+	for doc, least := range map[string]int{"docs/invariants.md": 10, "docs/track-record.md": 10,
+		"docs/guarantees.md": 10, "docs/fencing.md": 10, "docs/locks.md": 10, "docs/evidence.md": 5,
+		"docs/postgres.md": 0, "docs/serve.md": 0} {
 		b, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +56,8 @@ func TestTheDocumentsNameTestsThatExist(t *testing.T) {
 			}
 			// What no target of the Makefile sets is set by nobody: the test is skipped for ever.
 			if by := asked[string(m[1])]; by != "" && !strings.Contains(string(makefile), by+"=") {
-				t.Errorf("%s names %s, which is skipped unless %s is set, and the Makefile never sets it", doc, m[1], by)
+				t.Errorf("%s names %s, which is skipped unless %s is set, which the Makefile never does", doc, m[1],
+					by)
 			}
 		}
 	}

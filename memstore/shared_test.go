@@ -155,13 +155,15 @@ func TestANewIDMayHaveOtherSlotsThanTheClaimItReplaces(t *testing.T) {
 	s := New(Options{})
 	leases, _ := crowd(t, s, 2)
 	for _, slots := range []int{3, driver.Unlimited, 0, 2} {
-		p, err := leases[0].Claim(t.Context(), driver.Claim{Name: "x", ID: "with " + string(rune('a'+slots)), Slots: slots})
+		p, err := leases[0].Claim(t.Context(),
+			driver.Claim{Name: "x", ID: "with " + string(rune('a'+slots)), Slots: slots})
 		if err != nil || !p[0].Held || p[0].Slots != slots {
 			t.Errorf("a claim with %d slots in the place of its lease's own: %+v, %v", slots, p, err)
 		}
 	}
 	crowd(t, s, 2)
-	if _, err := leases[0].Claim(t.Context(), driver.Claim{Name: "x", ID: "last", Slots: 3}); !errors.Is(err, driver.ErrRefused) {
+	_, err := leases[0].Claim(t.Context(), driver.Claim{Name: "x", ID: "last", Slots: 3})
+	if !errors.Is(err, driver.ErrRefused) {
 		t.Errorf("a claim with other slots than those of another lease's: %v", err)
 	}
 	if held := heldNow(t, s); held != "aa" {

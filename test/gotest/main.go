@@ -269,6 +269,8 @@ func (r *run) noteLeftOut(e event) {
 // mostLeftOut is how many reasons are told, and mostNames how many tests of each.
 const mostLeftOut, mostNames = 15, 3
 
+func whole(test string) bool { return !strings.Contains(test, "/") }
+
 // tellLeftOut says what was not tested: first what this machine cannot, or nobody asked for; what
 // other parts of make verify have, and clauses that do not concern a store, only by their number.
 func (r *run) tellLeftOut() {
@@ -278,7 +280,7 @@ func (r *run) tellLeftOut() {
 		switch {
 		case strings.HasPrefix(why, "long: "):
 			long += len(names)
-		case !notTested.MatchString(why) && !slices.ContainsFunc(names, func(n string) bool { return !strings.Contains(n, "/") }):
+		case !notTested.MatchString(why) && !slices.ContainsFunc(names, whole):
 			parts += len(names)
 		default:
 			whys = append(whys, why)

@@ -29,12 +29,14 @@ func TestLeftOut(t *testing.T) {
 			r.take(line)
 		}
 	}
-	does("TestA", "skip", "=== RUN   TestA", "    a_test.go:7: seed 3", "    a_test.go:9: no tmux here", "--- SKIP: TestA (0.00s)")
+	does("TestA", "skip", "=== RUN   TestA", "    a_test.go:7: seed 3", "    a_test.go:9: no tmux here",
+		"--- SKIP: TestA (0.00s)")
 	does("TestB", "skip", "--- SKIP: TestB (0.00s)")
 	does("TestC", "pass", "    c_test.go:1: seed 3", "--- PASS: TestC (0.00s)")
 	does("TestD", "pass", "    d_test.go:1: WITHOUT network namespaces", "    d_test.go:2: done")
 	does("TestE/f", "skip", "    e_test.go:1: no tmux here")
-	want := map[string][]string{"no tmux here": {"p.TestA", "p.TestE/f"}, "": {"p.TestB"}, "WITHOUT network namespaces": {"p.TestD"}}
+	want := map[string][]string{"no tmux here": {"p.TestA", "p.TestE/f"}, "": {"p.TestB"},
+		"WITHOUT network namespaces": {"p.TestD"}}
 	if !maps.EqualFunc(r.leftOut, want, slices.Equal[[]string]) {
 		t.Errorf("left out: %q, want %q", r.leftOut, want)
 	}

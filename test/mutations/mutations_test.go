@@ -416,14 +416,17 @@ func TestTheHarnessBites(t *testing.T) {
 	file := "internal/core/candidate.go"
 	harmless := write("harmless.patch", "# What: nothing\n# Run: ./internal/core TestTimingRelations\n"+diff(file, first, first+" // the same"))
 	broken := write("broken.patch", "# What: nothing\n# Run: ./internal/core TestTimingRelations\n"+diff(file, first, "package core; var x int = true"))
-	anyway := write("anyway.patch", "# What: nothing\n# Run: ./test/mutations ^TestThatFailsWhenAsked$\n"+diff(file, first, first+" // the same"))
+	anyway := write("anyway.patch",
+		"# What: nothing\n# Run: ./test/mutations ^TestThatFailsWhenAsked$\n"+diff(file, first, first+" // the same"))
 	t.Setenv(failAnyway, "yes")
-	for path, want := range map[string]string{harmless: "not caught", broken: "does not compile", anyway: "without the mutation too"} {
+	for path, want := range map[string]string{harmless: "not caught", broken: "does not compile",
+		anyway: "without the mutation too"} {
 		m, err := parse(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.try(t.Context(), root(t), t.TempDir(), &unmutated{}); err == nil || !strings.Contains(err.Error(), want) {
+		_, err = m.try(t.Context(), root(t), t.TempDir(), &unmutated{})
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", filepath.Base(path), err, want)
 		}
 	}

@@ -110,7 +110,8 @@ func TestWhoNeverHearsOfARemovalIsNotExcused(t *testing.T) {
 		"the claim": {token: 5, from: 10 * time.Second, to: 11 * time.Second},
 		"the lease": {who: "a", from: 10 * time.Second, to: 11 * time.Second},
 	} {
-		for until, held := range map[time.Duration]bool{12 * time.Second: true, 13 * time.Second: true, 14 * time.Second: false, time.Hour: false} {
+		for until, held := range map[time.Duration]bool{12 * time.Second: true, 13 * time.Second: true,
+			14 * time.Second: false, time.Hour: false} {
 			j := newJudge("n", time.Second)
 			j.act("a", 5, 0, until, 100*time.Millisecond)
 			j.act("b", 9, 11*time.Second, 2*time.Hour, time.Second)
