@@ -29,13 +29,14 @@ import (
 const shardMembers = 8
 
 // TestShards has members of one group of 256 shards join, leave, crash, freeze and be cut off, one
-// event after the other, and judges what they recorded: no shard ever had two owners, each was
-// owned for at least 99 % of the time outside faults, and at most 1.2 times as many shards moved
-// between living members as loads that differ by one demand.
+// event after the other, and judges what they recorded: no shard ever had two owners, and at most
+// 1.2 times as many shards moved between living members as loads that differ by one demand. In 90 s
+// and more each was also owned for at least 99 % of the time outside faults and outside stalls of
+// this machine; in less, one slow hand-over is more than the hundredth.
 //
 // SHARDS_FOR is how long (default 20s with -short, 90s otherwise), TORTURE_TTL the lease (default
-// 3s). Where this machine has too little time for the members, so that they lose their leases
-// without a fault, that is told, and only the first of the three is judged.
+// 3s). A member may lose its lease without a fault only if this machine stood still for a tenth of
+// the TTL meanwhile: that counts as a fault then, and is told.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	d := forHow(t, "SHARDS_FOR", briefly(20*time.Second, 90*time.Second))
@@ -44,6 +45,7 @@ func TestShards(t *testing.T) {
 	f := &shardFleet{T: t, rng: rand.New(rand.NewPCG(seed, 19)), dir: t.TempDir(),
 		etcd: etcdtest.Start(t, etcdtest.Options{}), ttl: forHow(t, "TORTURE_TTL", 3*time.Second)}
 	f.reader = openSession(t, primacy.Options{ID: "reader"}, f.etcd.Endpoint())
+	f.stalls = watchServer(t, func() { _ = f.etcd.Post("/v3/kv/put", map[string]string{"key": "c3RhbGxz"}, nil) })
 	for range shardMembers {
 		f.start(f.newID())
 	}
@@ -56,7 +58,7 @@ func TestShards(t *testing.T) {
 		events[n%len(events)]()
 	}
 	f.settle("end")
-	f.judge()
+	f.judge(d >= 90*time.Second)
 }
 
 // shardFleet is the group's members, and what was done to them.
@@ -67,6 +69,7 @@ type shardFleet struct {
 	etcd   *etcdtest.Server
 	ttl    time.Duration
 	reader *primacy.Session
+	stalls *stalls
 	count  int
 	live   []*shardProc
 	events []shardEvent
@@ -133,7 +136,8 @@ func (f *shardFleet) ids() (all []string) {
 	return all
 }
 
-// settle waits until each shard has an owner, loads differ by at most one, and nothing moves.
+// settle waits until each shard has an owner that acts, loads differ by at most one, and nothing
+// moves. The store names an owner before that one has heard of it.
 func (f *shardFleet) settle(what string) {
 	f.Helper()
 	var last string
@@ -152,12 +156,29 @@ func (f *shardFleet) settle(what string) {
 		}
 		last = fmt.Sprintf("%d members of %d, loads %d to %d, %d without owner, %d moves", len(st.Members), len(f.live),
 			low, high, len(st.Unowned()), len(st.Moves))
-		return len(st.Members) == len(f.live) && high-low <= 1 && len(st.Unowned())+len(st.Moves) == 0
+		if len(st.Members) != len(f.live) || high-low > 1 || len(st.Unowned())+len(st.Moves) > 0 {
+			return false
+		}
+		acted := f.acted()
+		last += fmt.Sprintf(", and their members act for %d", acted)
+		return acted == shardCount
 	})
 	if !ok {
 		f.logs()
 		f.Fatalf("after %s the fleet does not settle: %s", what, last)
 	}
+}
+
+// acted returns for how many shards the living members acted last.
+func (f *shardFleet) acted() (n int) {
+	for _, p := range f.live {
+		text, _ := os.ReadFile(filepath.Join(f.dir, p.id))
+		if i := bytes.LastIndex(text, []byte(" own")); i >= 0 {
+			line, _, _ := bytes.Cut(text[i:], []byte("\n"))
+			n += len(bytes.Fields(line)) - 1
+		}
+	}
+	return n
 }
 
 // logs shows the end of each member's log.
@@ -318,7 +339,13 @@ type shardRecord struct {
 	terms  []safety.Interval   // of each term, from the first act to the last
 	pieces [][]safety.Interval // for each shard: when its owners acted, by when they began
 	moved  map[string]bool     // "shard token"
-	lost   int                 // terms whose lease was lost though nothing was done: this machine was too slow
+	lost   []shardLoss
+}
+
+// shardLoss is a term whose lease was lost though nothing was done to its member that costs one.
+type shardLoss struct {
+	at, stood time.Duration // stood: for how long its process stood still in the TTL before
+	who       string
 }
 
 // readShardRecords reads the members' files.
@@ -354,6 +381,7 @@ func (f *shardFleet) readShardRecords() shardRecord {
 			f.Fatal(err)
 		}
 		var owned []string
+		var acts []time.Duration
 		for lines := bufio.NewScanner(bytes.NewReader(text[:bytes.LastIndexByte(text, '\n')+1])); lines.Scan(); {
 			w := strings.Fields(lines.Text())
 			ns, err := strconv.ParseInt(w[0], 10, 64)
@@ -364,6 +392,9 @@ func (f *shardFleet) readShardRecords() shardRecord {
 			switch w[1] {
 			case "own":
 				owned = w[2:]
+				acts = append(acts, at)
+			case "same":
+				acts = append(acts, at)
 			case "one":
 				shard, token := shardAndToken(w[2] + ":" + w[3])
 				act(at, shard, token, who)
@@ -373,7 +404,7 @@ func (f *shardFleet) readShardRecords() shardRecord {
 				continue
 			case "lost":
 				if !f.planned(at, who) {
-					rec.lost++
+					rec.lost = append(rec.lost, shardLoss{at, f.stood(acts, at), who})
 				}
 				continue
 			}
@@ -397,6 +428,19 @@ func (f *shardFleet) planned(at time.Duration, who string) bool {
 	})
 }
 
+// stood returns for how long a member that acted at these times did not get to it in the TTL before
+// at, beyond what a hiccup holds it up.
+func (f *shardFleet) stood(acts []time.Duration, at time.Duration) time.Duration {
+	sum, last := -f.ttl/6, at
+	for _, a := range slices.Backward(acts) {
+		if sum += max(0, last-a-10*shardActEvery); a < at-f.ttl {
+			break
+		}
+		last = a
+	}
+	return max(0, sum)
+}
+
 func shardAndToken(text string) (shard int, token uint64) {
 	a, b, _ := strings.Cut(text, ":")
 	shard, _ = strconv.Atoi(a)
@@ -417,9 +461,12 @@ func (r shardRecord) owners(at time.Duration) []string {
 	return all
 }
 
-// judge judges the record.
-func (f *shardFleet) judge() {
+// judge judges the record, and the share of time owned if long.
+func (f *shardFleet) judge(long bool) {
 	f.Helper()
+	if len(f.events) == 0 {
+		f.Fatal("nothing was done to the members")
+	}
 	rec := f.readShardRecords()
 	if err := safety.Check(rec.terms); err != nil {
 		f.Errorf("the promise was broken: %v", err)
@@ -438,6 +485,8 @@ func (f *shardFleet) judge() {
 			least += leastMoves(owners, e.members)
 		}
 	}
+	back, wrong := f.excuse(rec.lost)
+	least += back
 	share, longest := f.outsideFaults(rec.owned())
 	acted, _ := f.outsideFaults(rec.pieces)
 	f.Logf("%d events, %d terms; instants with two owners: %d; moves %d, the least possible %d (%.2f times); "+
@@ -450,18 +499,45 @@ func (f *shardFleet) judge() {
 	if overlaps > 0 {
 		f.Errorf("%d pairs of terms overlap", overlaps)
 	}
-	if rec.lost > 0 {
-		f.Logf("%d terms were lost though nothing was done to their members, since this machine had no time for "+
-			"them: moves and time owned are told, and not judged", rec.lost)
-		return
+	for _, text := range wrong[:min(len(wrong), 5)] {
+		f.Error(text)
 	}
 	if float64(len(rec.moved)) > 1.2*float64(least) {
 		f.Errorf("%d moves, more than 1.2 times the least possible, %d", len(rec.moved), least)
 	}
-	if share < 0.99 {
+	from, to := f.events[0].from, f.events[len(f.events)-1].to
+	stood := float64(f.stalls.during(from, to)) / float64(to-from)
+	f.Logf("this machine stood still for %.2f %% of the time", 100*stood)
+	if long && share < 0.99-stood {
 		f.logs()
 		f.Errorf("shards were owned for %.2f %% of the time outside faults", 100*share)
 	}
+}
+
+// excuse makes a fault of each loss that a stall of this machine can have caused, and returns how
+// many shards move back by them once their owners have joined again. Each other loss is wrong.
+func (f *shardFleet) excuse(lost []shardLoss) (back int, wrong []string) {
+	f.Helper()
+	for _, l := range lost {
+		machine := f.stalls.during(l.at-f.ttl, l.at)
+		if machine+l.stood < f.ttl/10 {
+			wrong = append(wrong, fmt.Sprintf("%s lost a term at %v though nothing was done to it that costs a lease, "+
+				"and in the TTL before this machine stood still for %v, its process for %v", l.who, l.at, machine, l.stood))
+			continue
+		}
+		back++
+		i := slices.IndexFunc(f.events, func(e shardEvent) bool { return e.to >= l.at })
+		if i < 0 {
+			continue // after the last event: nothing is judged there
+		}
+		e := &f.events[i]
+		if !e.fault {
+			f.Logf("%s lost its lease about the %s: this machine stood still for %v, the process for %v", l.who, e.what,
+				machine, l.stood)
+		}
+		e.fault, e.from = true, min(e.from, l.at)
+	}
+	return back, wrong
 }
 
 // leastMoves is how many shards must go from a living member to another so that loads of these
@@ -507,9 +583,6 @@ func (r shardRecord) owned() [][]safety.Interval {
 // the first event to the last, and the longest gaps. Faults count until the fleet has settled after
 // them.
 func (f *shardFleet) outsideFaults(shards [][]safety.Interval) (share float64, longest []string) {
-	if len(f.events) == 0 {
-		return 0, nil
-	}
 	type gap struct {
 		shard    int
 		from, to time.Duration
