@@ -45,7 +45,7 @@ func curl(t testing.TB, url, body string, args ...string) string {
 		}
 		t.Skip("curl is not installed")
 	}
-	out, _ := exec.Command("curl", append([]string{"-sS", "-m", "5", "-w", " %{http_code}", "-d", body, url},
+	out, _ := exec.Command("curl", append([]string{"-sS", "-m", "60", "-w", " %{http_code}", "-d", body, url},
 		args...)...).CombinedOutput()
 	return string(out)
 }
@@ -76,7 +76,7 @@ func TestJSON(t *testing.T) {
 				s, _ := a[path[len(path)-1]].(string)
 				return s
 			}
-			lease := text(post("lease/grant", `{"TTL":"5"}`), "ID")
+			lease := text(post("lease/grant", `{"TTL":"200"}`), "ID")
 			won := post("election/campaign", `{"name":"`+b64("j")+`","lease":"`+lease+`","value":"`+b64("v1")+`"}`)
 			if text(won, "leader", "lease") != lease || text(won, "leader", "rev") == "" {
 				t.Fatalf("campaign: %v", won)
@@ -90,11 +90,23 @@ func TestJSON(t *testing.T) {
 				text(a, "kv", "key") != text(won, "leader", "key") {
 				t.Errorf("leader: %v", a)
 			}
-			if out := curl(t, url+"election/observe", `{"name":"`+b64("j")+`"}`, "-N", "-m",
-				"1"); !strings.Contains(out, b64("v2")) {
-				t.Errorf("observe: %s", out)
+			observe := exec.Command("curl", "-sS", "-N", "-m", "60", "-d", `{"name":"`+b64("j")+`"}`, url+"election/observe")
+			stream, err := observe.StdoutPipe()
+			if err != nil || observe.Start() != nil {
+				t.Fatal(err)
 			}
-			if a := post("lease/keepalive", `{"ID":"`+lease+`"}`); text(a, "result", "TTL") != "5" {
+			var seen []byte
+			for buf := make([]byte, 4096); err == nil && !strings.Contains(string(seen), b64("v2")); {
+				var n int
+				n, err = stream.Read(buf)
+				seen = append(seen, buf[:n]...)
+			}
+			if err != nil {
+				t.Errorf("observe: %v: %s", err, seen)
+			}
+			_ = observe.Process.Kill()
+			_ = observe.Wait()
+			if a := post("lease/keepalive", `{"ID":"`+lease+`"}`); text(a, "result", "TTL") != "200" {
 				t.Errorf("keepalive: %v", a)
 			}
 			if out := curl(t, url+"election/campaign", `{"name":"`+b64("j")+`"}`, "-m", "1"); !strings.Contains(out,
@@ -104,10 +116,14 @@ func TestJSON(t *testing.T) {
 			if a := post("election/resign", `{"leader":`+string(leader)+`}`); a["header"] == nil {
 				t.Errorf("resign: %v", a)
 			}
-			time.Sleep(200 * time.Millisecond)
-			if out := curl(t, url+"election/leader", `{"name":"`+b64("j")+`"}`); !strings.Contains(out,
-				"election: no leader") || !strings.HasSuffix(out, " 500") {
-				t.Errorf("nobody leads, and whoever closed its connection stands no more: %s", out)
+			for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+				out := curl(t, url+"election/leader", `{"name":"`+b64("j")+`"}`)
+				if strings.Contains(out, "election: no leader") && strings.HasSuffix(out, " 500") {
+					break
+				}
+				if time.Now().After(end) {
+					t.Fatalf("nobody leads, and whoever closed its connection stands no more: %s", out)
+				}
 			}
 			locked := post("lock/lock", `{"name":"`+b64("j")+`","lease":"`+lease+`"}`)
 			if text(locked, "key") == "" {
