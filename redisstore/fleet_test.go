@@ -255,15 +255,44 @@ func (f *fleet) judge() {
 	f.t.Helper()
 	f.cancel()
 	f.all.Wait()
-	slices.SortFunc(f.reigns, func(a, b reign) int { return a.from.Compare(b.from) })
-	for i := 1; i < len(f.reigns); i++ {
-		a, b := f.reigns[i-1], f.reigns[i]
-		if b.from.Before(a.to) && a.who != b.who {
-			f.t.Errorf("%s held token %d until %v, and %s token %d from %v before that", a.who, a.token, a.to.Format("05.000"), b.who, b.token, a.to.Sub(b.from))
-		}
-		if b.token <= a.token {
-			f.t.Errorf("the token went from %d back to %d", a.token, b.token)
-		}
+	for _, text := range contradictions(f.reigns) {
+		f.t.Error(text)
 	}
 	f.t.Logf("%d terms", len(f.reigns))
+}
+
+// contradictions returns which workers believed at once, and which tokens went back. Who has lost
+// its session believes on until its deadline, while it may win again: what one worker believes
+// twice contradicts nothing, but each later reign of another is compared with all that it believes.
+func contradictions(reigns []reign) (all []string) {
+	slices.SortFunc(reigns, func(a, b reign) int { return a.from.Compare(b.from) })
+	longest := map[string]reign{} // of each worker, the one that ends last
+	for i, b := range reigns {
+		for who, a := range longest {
+			if who != b.who && b.from.Before(a.to) {
+				all = append(all, fmt.Sprintf("%s held token %d until %v, and %s token %d from %v before that", a.who, a.token, a.to.Format("05.000"), b.who, b.token, a.to.Sub(b.from)))
+			}
+		}
+		if !b.to.Before(longest[b.who].to) {
+			longest[b.who] = b
+		}
+		if i > 0 && b.token <= reigns[i-1].token {
+			all = append(all, fmt.Sprintf("the token went from %d back to %d", reigns[i-1].token, b.token))
+		}
+	}
+	return all
+}
+
+// A worker that lost its session believes on and is the first to win again. Another that leads
+// before the deadline of the lost one is found all the same.
+func TestAReignBesideALostOneIsFound(t *testing.T) {
+	at := func(s float64) time.Time { return time.Unix(0, int64(s*1e9)) }
+	reigns := []reign{{"w1", at(0.5), at(3), 1}, {"w1", at(1.2), at(1.3), 2}, {"w2", at(2), at(2.5), 3}}
+	if all := contradictions(reigns); len(all) != 1 {
+		t.Errorf("found %q, want that w2 led beside w1", all)
+	}
+	reigns[2] = reign{"w2", at(3), at(3.5), 3}
+	if all := contradictions(reigns); len(all) != 0 {
+		t.Errorf("found %q, where w2 led after w1", all)
+	}
 }
