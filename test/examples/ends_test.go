@@ -3,7 +3,9 @@
 package examples
 
 import (
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -46,16 +48,44 @@ func TestTheStepOfAShellThatIsEndedWorksAlone(t *testing.T) {
 			if err := signal(first.cmd.Process.Pid); err != nil {
 				t.Fatal(err)
 			}
-			onlyOneWorks(t, first, second)
+			onlyOneWorks(t, env, name, first, second)
 		})
 	}
 }
 
-// onlyOneWorks fails if a process, which says when it works, goes on to work though the next leads.
-func onlyOneWorks(t *testing.T, before, next *process) {
+// began returns when the term with that token began, as the history has it, in seconds. A process
+// that reads "leads" from the next one knows later.
+func began(t *testing.T, env []string, name, token string) float64 {
 	t.Helper()
-	next.says("leads ")
-	leads := float64(time.Now().UnixMicro()) / 1e6
+	bin, err := programtest.Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, dir, _ := strings.Cut(env[0], "=")
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		text, err := exec.Command(bin, "history", "--store", "embedded:"+filepath.Join(dir, "store"), "-o", "json",
+			name).Output()
+		var terms []struct {
+			Token json.Number
+			From  time.Time
+		}
+		if err != nil || json.Unmarshal(text, &terms) != nil {
+			continue
+		}
+		for _, term := range terms {
+			if term.Token.String() == token && !term.From.IsZero() {
+				return float64(term.From.UnixMicro()) / 1e6
+			}
+		}
+	}
+	t.Fatalf("the history does not have token %s of %s", token, name)
+	return 0
+}
+
+// onlyOneWorks fails if a process, which says when it works, goes on to work though the next leads.
+func onlyOneWorks(t *testing.T, env []string, name string, before, next *process) {
+	t.Helper()
+	leads := began(t, env, name, strings.TrimPrefix(next.says("leads "), "leads "))
 	time.Sleep(600 * time.Millisecond) // what it has printed may be on its way
 	worked, beside := 0, 0
 	for _, line := range strings.Split(before.text(), "\n") {
@@ -101,6 +131,6 @@ func TestAForkedChildOfPythonDoesNotResign(t *testing.T) {
 	first := start(t, t, env, "python3", "-B", "-c", forks)
 	first.says("works")
 	second := start(t, t, env, languages["shell"]("forks")...)
-	onlyOneWorks(t, first, second)
+	onlyOneWorks(t, env, "forks", first, second)
 	first.ends(0)
 }

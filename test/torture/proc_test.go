@@ -24,9 +24,10 @@ type proc struct {
 
 // stat is what we need of /proc/<pid>/stat.
 type stat struct {
-	state  byte
-	parent int
-	start  string
+	state   byte
+	parent  int
+	exiting bool
+	start   string
 }
 
 func statOf(pid int) (stat, bool) {
@@ -38,8 +39,10 @@ func statOf(pid int) (stat, bool) {
 	if len(f) < 20 {
 		return stat{}, false
 	}
+	const exiting = 0x4 // PF_EXITING
 	parent, err := strconv.Atoi(string(f[1]))
-	return stat{f[0][0], parent, string(f[19])}, err == nil
+	flags, err2 := strconv.ParseUint(string(f[6]), 10, 64)
+	return stat{f[0][0], parent, flags&exiting != 0, string(f[19])}, err == nil && err2 == nil
 }
 
 // find returns the process with that number, which must be there.
@@ -52,10 +55,11 @@ func find(t testing.TB, pid int, role string) proc {
 	return proc{pid, role, st.start, pid}
 }
 
-// dead says whether the process runs no more: a zombie does nothing.
+// dead says whether the process runs no more: a zombie does nothing, nor does one whose memory the
+// kernel takes down, which takes long where that is much, as under the race detector.
 func (p proc) dead() bool {
 	st, ok := statOf(p.pid)
-	return !ok || st.start != p.start || st.state == 'Z' || st.state == 'X'
+	return !ok || st.start != p.start || st.state == 'Z' || st.state == 'X' || st.exiting
 }
 
 // frozen says whether each thread of the process has stopped, or the process is dead.
