@@ -363,7 +363,7 @@ func (c *shownCluster) schedules(m string) {
 	shown(false)
 	was := ""
 	c.eventually("when its server was started is known", func() bool { was = started(); return was != "" })
-	soon := time.Now().Add(2 * time.Second).Format(time.RFC3339Nano)
+	soon := time.Now().Add(10 * time.Second).Format(time.RFC3339Nano)
 	code, text := c.ask(m, "POST", "/restart", `{"schedule":"`+soon+`","role":"replica"}`)
 	if code != http.StatusAccepted {
 		c.Errorf("a restart at %s: %d %s", soon, code, text)

@@ -417,7 +417,7 @@ func TestPatronisScenariosOfReplication(t *testing.T) {
 	})
 	p.scenario("patroni_api: check the scheduled restart", func() {
 		in := func(name, filters string) {
-			p.request(name, "POST", "/restart", `{"schedule": "`+scheduled(3*time.Second)+`", `+filters+`}`,
+			p.request(name, "POST", "/restart", `{"schedule": "`+scheduled(10*time.Second)+`", `+filters+`}`,
 				http.StatusAccepted)
 			p.shows(name, "/patroni", `"scheduled_restart":{`, false) // any more
 		}
@@ -518,7 +518,7 @@ func TestPatronisScenariosOfReplication(t *testing.T) {
 			"pg2", "--scheduled", scheduled(time.Hour), "--force")
 		p.ctl("resume", "--wait")
 		p.whole()
-		p.ctl("switchover", "--master", "pg1", "--candidate", "pg2", "--scheduled", scheduled(3*time.Second), "--force")
+		p.ctl("switchover", "--master", "pg1", "--candidate", "pg2", "--scheduled", scheduled(20*time.Second), "--force")
 		p.leads("pg2")
 		p.follows("pg1")
 		p.replicates("aftertime", "pg2", "pg1", "pg3")

@@ -220,12 +220,8 @@ func (s *service) report(all []seen, rounds int) {
 		s.Errorf("two leaders: %s", wrong)
 	}
 	// Where etcd's leader is cut off too, etcd elects first (once or twice) and then gives every
-	// lease its whole ttl again. Beside all other tests everything takes longer.
-	late := 8 * time.Second
-	if testing.Short() {
-		late = time.Minute
-	}
-	if limit := 2*s.ttl + late; gaps[len(gaps)-1] > limit {
+	// lease its whole ttl again, on a machine that may be busy.
+	if limit := 2*s.ttl + time.Minute; gaps[len(gaps)-1] > limit {
 		s.Errorf("a gap of %v: more than %v", gaps[len(gaps)-1], limit)
 	}
 }

@@ -138,7 +138,8 @@ func (s *torture) runLocks(row []lane, d time.Duration, l *line, kinds []string)
 		return !slices.ContainsFunc(kinds, func(kind string) bool { return len(h.of(kind)) < shortHolds })
 	})
 	wait()
-	s.Logf("the machine itself let a thread wait for %v at most", stall().Round(time.Millisecond))
+	most, _ := stall()
+	s.Logf("the machine itself let a thread wait for %v at most", most.Round(time.Millisecond))
 }
 
 // Until when porcupine must have an answer, for each lock.

@@ -101,7 +101,8 @@ func (s *torture) run(lanes []lane, d time.Duration) []*verdict {
 		}
 		verdicts = append(verdicts, v)
 	}
-	s.Logf("the machine itself let a thread wait for %v at most", stall().Round(time.Millisecond))
+	most, _ := stall()
+	s.Logf("the machine itself let a thread wait for %v at most", most.Round(time.Millisecond))
 	return verdicts
 }
 
@@ -147,25 +148,33 @@ func TestTortureControls(t *testing.T) {
 	d, ttl, seed := forHow(t, "TORTURE_CONTROL_FOR", 30*time.Second), forHow(t, "TORTURE_CONTROL_TTL", 4*time.Second),
 		newSeed(t)
 	t.Logf("TORTURE_SEED=%d TORTURE_CONTROL_FOR=%v TORTURE_CONTROL_TTL=%v", seed, d, ttl)
-	s := newTorture(t, seed, ttl)
 	kinds := []string{"plain-keepalive", "etcd-election"}
-	for _, kind := range kinds {
-		s.addLine("control-"+kind, slices.Repeat([]string{kind}, 4)...)
+	overlaps := map[string]int{}
+	for try := uint64(0); try < 4 && len(overlaps) < len(kinds); try++ { // a busy machine has few leaders
+		t.Run(fmt.Sprint("try ", try+1), func(t *testing.T) {
+			s := newTorture(t, seed+try, ttl)
+			for _, kind := range kinds {
+				s.addLine("control-"+kind, slices.Repeat([]string{kind}, 4)...)
+			}
+			all := lanes()
+			if d < 2*time.Minute {
+				all = nil
+				for i := range kinds {
+					all = append(all, lane{name: kinds[i], kinds: aimed("late reply, then silence"),
+						most: 500 * time.Millisecond, line: i + 1})
+				}
+			}
+			verdicts := s.run(all, d)
+			t.Log("\n" + s.table(verdicts, "Controls"))
+			for _, v := range verdicts {
+				if n := len(v.overlaps); n > 0 {
+					overlaps[v.line.name] += n
+				}
+			}
+		})
 	}
-	all := lanes()
-	if d < 2*time.Minute {
-		all = nil
-		for i := range kinds {
-			all = append(all, lane{name: kinds[i], kinds: aimed("late reply, then silence"),
-				most: 500 * time.Millisecond, line: i + 1})
-		}
-	}
-	verdicts := s.run(all, d)
-	t.Log("\n" + s.table(verdicts, "Controls"))
-	for _, v := range verdicts {
-		if len(v.overlaps) == 0 {
-			t.Errorf("%s: no overlap: these faults prove nothing", v.line.name)
-		}
+	if len(overlaps) < len(kinds) {
+		t.Errorf("overlaps were seen with %v only: these faults prove nothing", overlaps)
 	}
 }
 
