@@ -14,7 +14,7 @@ import (
 // statements are what a dialect says. Each returns exactly one row, since "no row" is another error
 // in each driver.
 type statements struct {
-	hold  string // counts the row if it has this very stamp, and locks it against others; empty where all writers take turns anyhow
+	hold  string // counts the row if it has this very stamp, and locks it against others
 	look  string // the row's stamp
 	raise string // writes the stamp if it may follow what is there, locks the row, and counts it
 	adopt string // writes the stamp
@@ -29,6 +29,9 @@ func (f Fence) statements() statements {
 		adopt: upsert,
 	}
 	if f.Dialect == SQLite {
+		// An UPDATE, since only who has begun to write keeps the others out, whether it finds a row
+		// or not.
+		st.hold = `UPDATE TABLE SET token = token WHERE name = $1 AND token = $2 AND origin = $3 RETURNING 1`
 		st.raise = upsert + follows + ` RETURNING 1`
 	} else {
 		// FOR SHARE: transactions of one leader run side by side, and all of them must have ended
@@ -42,56 +45,59 @@ func (f Fence) statements() statements {
 	return st
 }
 
-func (f Fence) raise(ctx context.Context, s fence.Stamp, ask query) error {
+// raise raises the fence in a transaction. Was says that it was raised under s before: then ending
+// the transaction by a rollback does not take it back.
+func (f Fence) raise(ctx context.Context, s fence.Stamp, ask query) (was bool, err error) {
 	if err := f.check(s); err != nil {
-		return err
+		return false, err
 	}
-	held, err := f.lock(ctx, s, ask)
+	was, raised, err := f.lock(ctx, s, ask)
 	if err != nil {
-		return fmt.Errorf("fence %q: raise: %w", s.Name, err)
+		return false, fmt.Errorf("fence %q: raise: %w", s.Name, err)
 	}
-	if held {
-		return nil
+	if was || raised {
+		return was, nil
 	}
 	last, err := f.look(ctx, s, ask)
 	if err != nil {
-		return fmt.Errorf("fence %q: raise: %w", s.Name, err)
+		return false, fmt.Errorf("fence %q: raise: %w", s.Name, err)
 	}
 	if err := s.After(last); err != nil {
-		return err
+		return false, err
 	}
-	return fmt.Errorf("fence %q: raise: token %d was refused, but only %d is there: is Raise the transaction's first statement?", s.Name, s.Token, last.Token)
+	return false, fmt.Errorf("fence %q: raise: token %d was refused, but only %d is there: is Raise the transaction's first statement?",
+		s.Name, s.Token, last.Token)
 }
 
-// lock reports whether the row has our stamp now, and is locked.
-func (f Fence) lock(ctx context.Context, s fence.Stamp, ask query) (bool, error) {
+// lock says whether the row had our stamp before (was) or has it since now (raised). Then it is
+// locked.
+func (f Fence) lock(ctx context.Context, s fence.Stamp, ask query) (was, raised bool, err error) {
 	st := f.statements()
-	count := func(query string) (n int, err error) {
-		err = ask(ctx, query, s.Name, int64(s.Token), s.Origin).Scan(&n)
+	holds := func(query string) (bool, error) {
+		var n int
+		err := ask(ctx, query, s.Name, int64(s.Token), s.Origin).Scan(&n)
 		if f.Dialect == SQLite && errors.Is(err, sql.ErrNoRows) {
-			return 0, nil
+			return false, nil
 		}
-		return n, err
+		return n > 0, err
 	}
 	if f.Idle > 0 {
 		var now string
 		const idle = `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`
 		if err := ask(ctx, idle, fmt.Sprint(f.Idle.Milliseconds())).Scan(&now); err != nil {
-			return false, err
+			return false, false, err
 		}
 	}
-	if st.hold != "" {
-		if n, err := count(st.hold); err != nil || n > 0 {
-			return err == nil, err
-		}
-		// Many of a past leader may come here at once; were they to go for the row's lock they
-		// would wait for each other.
-		if last, err := f.look(ctx, s, ask); err != nil || s.After(last) != nil {
-			return false, err
-		}
+	if was, err = holds(st.hold); err != nil || was {
+		return err == nil, false, err
 	}
-	n, err := count(st.raise)
-	return n > 0, err
+	// Many of a past leader may come here at once; were they to go for the row's lock they would
+	// wait for each other.
+	if last, err := f.look(ctx, s, ask); err != nil || s.After(last) != nil {
+		return false, false, err
+	}
+	raised, err = holds(st.raise)
+	return false, raised && err == nil, err
 }
 
 // look returns the stamp in the row, the zero Stamp if there is none.

@@ -9,8 +9,14 @@
 //		return err
 //	})
 //
-// Do begins, raises the fence, runs the function and commits. Whoever has a transaction already
-// calls [Fence.Raise] as its first statement; with pgx, [RaisePgx]. This package imports no driver.
+// Do raises the fence in a transaction of its own where this term has not done so yet, and commits
+// it; then it begins, raises, runs the function and commits. Whoever has a transaction already calls
+// [Fence.Raise] as its first statement; with pgx, [RaisePgx]. This package imports no driver.
+//
+// Only a raise that was committed counts. A transaction that is rolled back, as read-only ones
+// usually are, takes it along, and an older leader's write may then land on what was read there. So
+// begin a term with a Do (nil raises and does nothing else) or, with pgx, with a transaction that
+// calls RaisePgx and commits. After that it does not matter how the transactions of the term end.
 //
 // A transaction that has raised the fence under a token commits only if no larger token was there
 // before it, and no transaction under a larger token gets past its own Raise until this one has
@@ -98,25 +104,54 @@ func (f Fence) EnsureTable(ctx context.Context, db *sql.DB) error {
 }
 
 // Do runs do in a transaction that has raised the fence, and commits it. Where do returns an error,
-// it is rolled back and the error returned. A *fence.StaleError or a *fence.OriginError says that
-// this transaction wrote nothing. An error of the commit itself means, as ever, that the outcome is
-// unknown. When ctx ends before the commit the transaction is rolled back.
+// it is rolled back and the error returned; what do has read is good all the same, since the first
+// Do of a term has raised the fence in a transaction of its own before. A nil do only raises.
+//
+// A *fence.StaleError or a *fence.OriginError says that nothing was written. An error of the commit
+// itself means, as ever, that the outcome is unknown. When ctx ends before the commit the
+// transaction is rolled back.
 func (f Fence) Do(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sql.Tx) error) error {
 	if err := f.check(s); err != nil {
 		return err
 	}
+	for {
+		again, err := f.doOnce(ctx, db, s, do)
+		if !again {
+			return err
+		}
+	}
+}
+
+// doOnce runs do in a transaction if the fence was raised under s before. Otherwise it raises the
+// fence, commits that alone, and returns true.
+func (f Fence) doOnce(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sql.Tx) error) (again bool, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer tx.Rollback() // no-op after a commit
-	if err := f.Raise(ctx, tx, s); err != nil {
-		return err
+	was, err := f.raise(ctx, s, asking(tx))
+	switch {
+	case err != nil:
+		return false, err
+	case !was:
+		if err := tx.Commit(); err != nil {
+			return false, fmt.Errorf("fence %q: raise: %w", s.Name, err)
+		}
+		return do != nil, nil
+	case do != nil:
+		if err := do(tx); err != nil {
+			return false, err
+		}
 	}
-	if err := do(tx); err != nil {
-		return err
+	return false, tx.Commit()
+}
+
+// asking returns what asks the database in tx.
+func asking(tx *sql.Tx) query {
+	return func(ctx context.Context, query string, args ...any) row {
+		return tx.QueryRowContext(ctx, query, args...)
 	}
-	return tx.Commit()
 }
 
 // Raise makes the fence refuse smaller tokens, and locks its row until tx ends. Call it first in
@@ -124,10 +159,12 @@ func (f Fence) Do(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sq
 // back takes the lock along. On any error roll back: on a *fence.StaleError or *fence.OriginError
 // because the leader is one of the past, on others because the fence is not locked. It waits for
 // transactions under other tokens that hold the row, until ctx ends.
+//
+// If tx is rolled back the fence is as it was before: do not build on what tx has read, unless the
+// term has raised the fence in a transaction that was committed, as [Fence.Do] does.
 func (f Fence) Raise(ctx context.Context, tx *sql.Tx, s fence.Stamp) error {
-	return f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row {
-		return tx.QueryRowContext(ctx, query, args...)
-	})
+	_, err := f.raise(ctx, s, asking(tx))
+	return err
 }
 
 // PgxTx is a pgx.Tx. A pool or a connection is none, on purpose: without a transaction the lock
@@ -138,7 +175,7 @@ type PgxTx[R interface{ Scan(dest ...any) error }] interface {
 	Rollback(ctx context.Context) error
 }
 
-// RaisePgx is [Fence.Raise] for a pgx.Tx. It returns a primacy.ErrInvalid for one that another
+// RaisePgx is [Fence.Raise] for a pgx.Tx: it too counts only if tx is committed. It returns a primacy.ErrInvalid for one that another
 // pgx.Tx's Begin returned, which is a savepoint.
 func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fence, tx PgxTx[R], s fence.Stamp) error {
 	if f.Dialect != PostgreSQL {
@@ -147,7 +184,8 @@ func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fen
 	if strings.HasSuffix(fmt.Sprintf("%T", tx), "NestedTx") { // pgx exports no other sign of it
 		return invalid("this pgx.Tx is a savepoint inside another: raise the fence in the outer one, as its first statement")
 	}
-	return f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row { return tx.QueryRow(ctx, query, args...) })
+	_, err := f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row { return tx.QueryRow(ctx, query, args...) })
+	return err
 }
 
 // Adopt makes s count, whatever the fence knew. It is for an operator, after the store of the

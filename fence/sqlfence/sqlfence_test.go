@@ -26,7 +26,7 @@ func ExampleFence_Schema() {
 	// )
 }
 
-// table answers like a table whose row has that token, and in which a larger one may be written.
+// table answers like a table whose row has that stamp, and in which a larger token may be written.
 func table(largest int64, origin string) func(string, []driver.NamedValue) ([]driver.Value, error) {
 	return func(query string, args []driver.NamedValue) ([]driver.Value, error) {
 		flag := func(ok bool) []driver.Value { return []driver.Value{map[bool]int64{true: 1}[ok]} }
@@ -38,7 +38,11 @@ func table(largest int64, origin string) func(string, []driver.NamedValue) ([]dr
 		case strings.Contains(query, "FOR SHARE"):
 			return flag(args[1].Value == largest && args[2].Value == origin), nil
 		case strings.Contains(query, "WITH raised"):
-			return flag(args[1].Value.(int64) >= largest), nil
+			if args[1].Value.(int64) < largest {
+				return flag(false), nil
+			}
+			largest, origin = args[1].Value.(int64), args[2].Value.(string)
+			return flag(true), nil
 		}
 		return nil, nil
 	}
@@ -55,8 +59,10 @@ func TestWhatIsAskedOfTheDatabase(t *testing.T) {
 		log  string
 	}{
 		"the same leader again": {sqlfence.Fence{}, 7, "", fence.Stamp{Name: "x", Token: 7}, nil, "BEGIN; hold x 7 ; UPDATE; COMMIT"},
-		"a new leader":          {sqlfence.Fence{}, 5, "", fence.Stamp{Name: "x", Token: 7}, nil, "BEGIN; hold x 7 ; look x; raise x 7 ; UPDATE; COMMIT"},
-		"the first of all":      {idle, 0, "", fence.Stamp{Name: "x", Token: 7, Origin: "o"}, nil, "BEGIN; idle 1000; hold x 7 o; look x; raise x 7 o; UPDATE; COMMIT"},
+		"a new leader":          {sqlfence.Fence{}, 5, "", fence.Stamp{Name: "x", Token: 7}, nil, 
+			"BEGIN; hold x 7 ; look x; raise x 7 ; COMMIT; BEGIN; hold x 7 ; UPDATE; COMMIT"},
+		"the first of all":      {idle, 0, "", fence.Stamp{Name: "x", Token: 7, Origin: "o"}, nil, 
+			"BEGIN; idle 1000; hold x 7 o; look x; raise x 7 o; COMMIT; BEGIN; idle 1000; hold x 7 o; UPDATE; COMMIT"},
 		"a leader of the past":  {sqlfence.Fence{}, 9, "", fence.Stamp{Name: "x", Token: 7}, fence.ErrStale, "BEGIN; hold x 7 ; look x; look x; ROLLBACK"},
 		"another store's":       {sqlfence.Fence{}, 9, "a", fence.Stamp{Name: "x", Token: 10, Origin: "b"}, fence.ErrOrigin, "BEGIN; hold x 10 b; look x; look x; ROLLBACK"},
 	} {
@@ -78,8 +84,20 @@ func TestWhatIsAskedOfTheDatabase(t *testing.T) {
 func TestAnErrorOfTheWorkRollsBack(t *testing.T) {
 	f, mine := &fake{answer: table(1, "")}, errors.New("mine")
 	err := sqlfence.Fence{}.Do(t.Context(), f.open(t), fence.Stamp{Name: "x", Token: 7}, func(*sql.Tx) error { return mine })
-	if !errors.Is(err, mine) || !strings.HasSuffix(f.log(), "ROLLBACK") {
-		t.Errorf("Do = %v after %s", err, f.log())
+	// What it has read counts, so the raise was committed before.
+	const want = "BEGIN; hold x 7 ; look x; raise x 7 ; COMMIT; BEGIN; hold x 7 ; ROLLBACK"
+	if !errors.Is(err, mine) || f.log() != want {
+		t.Errorf("Do = %v after %s, want %s", err, f.log(), want)
+	}
+}
+
+func TestDoOfNothingRaises(t *testing.T) {
+	f := &fake{answer: table(1, "")}
+	db, s := f.open(t), fence.Stamp{Name: "x", Token: 7}
+	first, again := sqlfence.Fence{}.Do(t.Context(), db, s, nil), sqlfence.Fence{}.Do(t.Context(), db, s, nil)
+	const want = "BEGIN; hold x 7 ; look x; raise x 7 ; COMMIT; BEGIN; hold x 7 ; COMMIT"
+	if first != nil || again != nil || f.log() != want {
+		t.Errorf("Do = %v, %v after %s, want %s", first, again, f.log(), want)
 	}
 }
 

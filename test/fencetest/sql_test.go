@@ -51,6 +51,7 @@ func TestPostgres(t *testing.T) {
 	}
 	each("rules", rules)
 	each("writers", manyWriters)
+	each("rollbacks", rollbacks)
 	each("first", firstInsert)
 	each("wait", newerLeaderWaits)
 	each("share", oneLeaderSideBySide)
@@ -68,6 +69,13 @@ func TestSQLite(t *testing.T) {
 	db := withTables(t, "sqlite", sqliteURL(t.TempDir()), f)
 	t.Run("rules", func(t *testing.T) { rules(t, db, f) })
 	t.Run("writers", func(t *testing.T) { manyWriters(t, db, f) })
+	t.Run("rollbacks", func(t *testing.T) {
+		f := sqlfence.Fence{Table: "fence_rollbacks", Dialect: sqlfence.SQLite}
+		if err := f.EnsureTable(t.Context(), db); err != nil {
+			t.Fatal(err)
+		}
+		rollbacks(t, db, f)
+	})
 	t.Run("tables", func(t *testing.T) {
 		manyTables(t, db,
 			sqlfence.Fence{Table: "made_at_once", Dialect: sqlfence.SQLite})
