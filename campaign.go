@@ -232,10 +232,12 @@ func (s *Session) campaign(ctx context.Context, at seat, spec claimSpec) (*Term,
 	if ctx.Err() != nil {
 		return nil, ctxEnded(ctx, "campaign for "+at.name, nil)
 	}
-	_, vacate, err := s.seats.take(ctx, at, 1, spec.try)
+	_, vacate, err := s.seats.take(ctx, at, 1, spec.lock, spec.try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, err
+	case errors.Is(err, ErrClosed) && ctx.Err() == nil:
+		return nil, fmt.Errorf("primacy: campaign for %s: %w", at.name, err)
 	case err != nil:
 		return nil, ctxEnded(ctx, "campaign for "+at.name, nil)
 	}
@@ -324,7 +326,7 @@ func (c *claim) giveUpOrExchange(again bool) *exchange {
 	at := c.seat.otherWriterSeat()
 	var vacate func()
 	if _, can := c.l.stored.(driver.Exchanger); can && again && c.slots == 0 {
-		_, vacate, _ = c.l.s.seats.take(context.Background(), at, 1, true) // nil if it is not free
+		_, vacate, _ = c.l.s.seats.take(context.Background(), at, 1, true, true) // nil if it is not free
 	}
 	o := c.step(core.ClaimEvent{Kind: core.GiveUp})
 	switch {

@@ -65,6 +65,7 @@ type termState struct {
 	announcements  *announcements  // in place of the campaign's value; nil: none. Set once
 	shown          *announcement   // in the store's entry, or in the call that enters the claim; nil: none of these yet
 	showing        bool            // show runs
+	proclaimer     *Term           // whose value it shows; nil: nobody has proclaimed one
 	record         termRecording   // what the history has of the term
 	handOvers      handOverRequests
 	untold         bool // a gate has not let the term begin: no observer has heard of it, nor will of its end
@@ -233,18 +234,33 @@ func (c *claim) answeredLocked(got driver.Place, err error) core.ClaimOrder {
 // uses.
 type announcer struct{ *claim }
 
-// proclaim announces value for the claim while it leads. It returns the announcements that have it,
-// and its number.
-func (c announcer) proclaim(value []byte) (own *announcements, n uint64) {
+// proclaim announces value for the claim while t holds it. It returns the announcements that have
+// it, and its number.
+func (c announcer) proclaim(t *Term, value []byte) (own *announcements, n uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if e := t.rightEnded.Load(); e != nil { // a lock's claim may be another holder's by now
+		return nil, 0, t.endedError(e)
+	}
 	if c.announcements == nil { // a lock's claim, or one of an Elections
 		c.announcements = newAnnouncements()
 		c.shown = c.announcements.get()
 	}
 	n = c.announcements.proclaim(c.place.ID, value)
+	c.proclaimer = t
 	c.showLocked()
-	return c.announcements, n
+	return c.announcements, n, nil
+}
+
+// retract takes back what t has proclaimed last under a lock's claim, which others hold now.
+func (c announcer) retract(t *Term) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.proclaimer == t {
+		c.proclaimer = nil
+		c.announcements.proclaim("", nil)
+		c.showLocked()
+	}
 }
 
 // showLocked brings the last announcement to the store, if the store has the claim and not the

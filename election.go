@@ -159,8 +159,11 @@ func (t *Term) Proclaim(ctx context.Context, value []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.contexts().right, cancel)()
-	own, n := announcer{t.c}.proclaim(value)
-	err := own.wait(ctx, "proclaim "+t.c.name, n)
+	own, n, err := announcer{t.c}.proclaim(t, value)
+	if err != nil {
+		return err
+	}
+	err = own.wait(ctx, "proclaim "+t.c.name, n)
 	if over := t.Check(); err != nil && over != nil {
 		return over
 	}

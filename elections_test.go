@@ -372,7 +372,7 @@ func TestANameStoodForWhileItIsWithdrawnKeepsItsTurn(t *testing.T) {
 		_, stands := es.names["x"]
 		es.mu.Unlock()
 		s.mu.Lock()
-		r := s.seats.taken[seat{name: "x"}]
+		r := s.seats.taken[seat{name: "x"}].seatQueue
 		waits := r != nil && len(r.waiting) > 0
 		s.mu.Unlock()
 		if stands != waits {
@@ -433,7 +433,7 @@ func TestASeatThatComesAfterItsNameWasWithdrawnIsLeft(t *testing.T) {
 		s := b.session("a", b.store, Options{})
 		es := s.Elections(nil)
 		for _, again := range []bool{false, true} {
-			if _, _, err := s.seats.take(t.Context(), seat{name: "x"}, 1, false); err != nil {
+			if _, _, err := s.seats.take(t.Context(), seat{name: "x"}, 1, false, false); err != nil {
 				t.Error(err)
 			}
 			_ = es.Stand("x")

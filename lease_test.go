@@ -99,7 +99,7 @@ func TestAClaimThatJoinsWhileTheSessionClosesHearsOfIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		// Election.Campaign by hand, with Close between join and campaign.
-		_, leave, _ := s.seats.take(context.Background(), seat{name: "n"}, 1, false)
+		_, leave, _ := s.seats.take(context.Background(), seat{name: "n"}, 1, false, false)
 		k := newCampaigner(context.Background(), l, seat{name: "n"}, claimSpec{}, leave)
 		if !l.join(&k.claim) {
 			t.Fatal("not joined")

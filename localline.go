@@ -40,9 +40,15 @@ func (at seat) otherWriterSeat() seat {
 // here, first come, first served. The line in the store is another queue.
 type seatTable struct {
 	mu sync.Mutex
-	// taken has the seats that are not free, with a nil queue until somebody waits: most often
-	// nobody does.
-	taken map[seat]*seatQueue
+	// taken has the seats that are not free.
+	taken map[seat]takenSeat
+	shut  <-chan struct{} // closed when the session is closed: nobody waits any more
+}
+
+// takenSeat is a seat that somebody has.
+type takenSeat struct {
+	lock       bool // who has it wants a lock, or holds one
+	*seatQueue      // nil until somebody waits: most often nobody does
 }
 
 // seatQueue is a seat, or all those of a semaphore: which are free, and who waits for one.
@@ -56,6 +62,7 @@ type seatQueue struct {
 type seatWaiter struct {
 	given chan struct{} // closed when seat n is his; nil if an Elections waits
 	n     int
+	lock  bool // as in takenSeat
 	// If an Elections waits: its attempt to lead the name (elections_workers.go); else nil. No
 	// goroutine waits then. The attempt's gotSeat is called, and given is not closed.
 	attempt interface{ gotSeat() }
@@ -67,16 +74,22 @@ func (w *seatWaiter) same(o *seatWaiter) bool {
 	return o == w || w.attempt != nil && o.attempt == w.attempt
 }
 
-// takeOrWait returns the number of a free seat, from 0. If there is none, w waits for one, unless w
-// is nil. Seats is the semaphore's size, 1 for all else. If others here use the semaphore with
-// another size, the error is the store's for that case: ErrRefused.
+// takeOrWait takes a seat for an election, or has w wait for it: see takeFor.
 func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bool, err error) {
+	return st.takeFor(at, seats, false, w)
+}
+
+// takeFor returns the number of a free seat, from 0. If there is none, w waits for one, unless w is
+// nil. Seats is the semaphore's size, 1 for all else. If others here use the semaphore with another
+// size, the error is the store's for that case: ErrRefused.
+func (st *seatTable) takeFor(at seat, seats int, lock bool, w *seatWaiter) (n int, ok bool, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	q, taken := st.taken[at]
+	had, taken := st.taken[at]
+	q := had.seatQueue
 	switch {
 	case !taken && seats == 1:
-		st.taken[at] = nil
+		st.taken[at] = takenSeat{lock: lock}
 		return 0, true, nil
 	case !taken:
 		q = &seatQueue{seats: seats}
@@ -86,7 +99,10 @@ func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bo
 	case q == nil: // w is the first who waits: the seat needs a queue from now on
 		q = &seatQueue{seats: 1}
 	}
-	st.taken[at] = q
+	if !taken {
+		had.lock = lock
+	}
+	st.taken[at] = takenSeat{had.lock, q}
 	switch {
 	case q.seats != seats:
 		return 0, false, driver.Misfit(at.name, q.seats, seats)
@@ -103,7 +119,7 @@ func (st *seatTable) takeOrWait(at seat, seats int, w *seatWaiter) (n int, ok bo
 func (st *seatTable) cancel(at seat, w *seatWaiter) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	q := st.taken[at]
+	q := st.taken[at].seatQueue
 	if q == nil {
 		return false
 	}
@@ -130,11 +146,12 @@ func (st *seatTable) vacate(at seat, n int) {
 func (st *seatTable) passOn(at seat, n int) *seatWaiter {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	q := st.taken[at]
+	q := st.taken[at].seatQueue
 	if q != nil && len(q.waiting) > 0 {
 		w := q.waiting[0]
 		q.waiting = slices.Delete(q.waiting, 0, 1)
 		w.n = n
+		st.taken[at] = takenSeat{w.lock, q}
 		return w
 	}
 	if q != nil {
@@ -146,14 +163,15 @@ func (st *seatTable) passOn(at seat, n int) *seatWaiter {
 	return nil
 }
 
-// take waits for a seat, and returns its number and what gives it back. With try it does not wait:
-// ErrTaken. When ctx ends the error is its cause.
-func (st *seatTable) take(ctx context.Context, at seat, seats int, try bool) (n int, vacate func(), err error) {
-	n, ok, err := st.takeOrWait(at, seats, nil)
+// take waits for a seat, and returns its number and what gives it back. Lock says that it is for a
+// lock. With try it does not wait: ErrTaken. When ctx ends the error is its cause, when the session
+// is closed ErrClosed.
+func (st *seatTable) take(ctx context.Context, at seat, seats int, lock, try bool) (n int, vacate func(), err error) {
+	n, ok, err := st.takeFor(at, seats, lock, nil)
 	var w *seatWaiter
 	if err == nil && !ok && !try { // most often the seat is free, and no waiter is made
-		w = &seatWaiter{given: make(chan struct{})}
-		n, ok, err = st.takeOrWait(at, seats, w)
+		w = &seatWaiter{given: make(chan struct{}), lock: lock}
+		n, ok, err = st.takeFor(at, seats, lock, w)
 	}
 	switch {
 	case err != nil:
@@ -174,12 +192,15 @@ func (st *seatTable) wait(ctx context.Context, at seat, w *seatWaiter) (n int, e
 	case <-w.given:
 		return w.n, nil
 	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-st.shut:
+		err = ErrClosed
 	}
 	if !st.cancel(at, w) { // it is being given a seat
 		<-w.given
 		st.vacate(at, w.n)
 	}
-	return 0, context.Cause(ctx)
+	return 0, err
 }
 
 // announcementTable has, for each name, what Restate and Proclaim set, as long as a campaign, a

@@ -8,10 +8,10 @@ import (
 // A semaphore's seat is given to one who waits in the moment in which his ctx ends. The race
 // detector has to find nothing, and the seats are free in the end.
 func TestASeatIsGivenToOneWhoQuits(t *testing.T) {
-	ls := seatTable{taken: map[seat]*seatQueue{}}
+	ls := seatTable{taken: map[seat]takenSeat{}}
 	at := seat{"n", "s"}
 	for range 3000 {
-		_, leave, err := ls.take(context.Background(), at, 1, false)
+		_, leave, err := ls.take(context.Background(), at, 1, false, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -19,7 +19,7 @@ func TestASeatIsGivenToOneWhoQuits(t *testing.T) {
 		gone := make(chan struct{}, 2)
 		for range 2 { // one who quits sees another who waits
 			go func() {
-				if _, leave, err := ls.take(ctx, at, 1, false); err == nil {
+				if _, leave, err := ls.take(ctx, at, 1, false, false); err == nil {
 					leave()
 				}
 				gone <- struct{}{}

@@ -236,7 +236,9 @@ func (s *Session) lock(ctx context.Context, name string, o lockRequest) (*Term, 
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		q.quit(w)
+		q.quit(w, ctxEnded(ctx, "lock "+name, nil))
+	case <-s.shut:
+		q.quit(w, fmt.Errorf("primacy: lock %s: %w", name, ErrClosed))
 	}
 	return w.term, w.err
 }
@@ -290,11 +292,11 @@ func (m *Semaphore) acquire(ctx context.Context, try bool) (*Term, error) {
 	if ctx.Err() != nil {
 		return nil, ctxEnded(ctx, "acquire "+m.name, nil)
 	}
-	n, vacate, err := m.s.seats.take(ctx, semaphoreSeat(m.name), m.slots, try)
+	n, vacate, err := m.s.seats.take(ctx, semaphoreSeat(m.name), m.slots, true, try)
 	switch {
 	case errors.Is(err, driver.ErrTaken):
 		return nil, ErrHeld
-	case errors.Is(err, driver.ErrRefused):
+	case errors.Is(err, driver.ErrRefused), errors.Is(err, ErrClosed) && ctx.Err() == nil:
 		return nil, fmt.Errorf("primacy: acquire %s: %w", m.name, err)
 	case err != nil:
 		return nil, ctxEnded(ctx, "acquire "+m.name, nil)

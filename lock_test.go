@@ -1076,3 +1076,45 @@ func TestABatchOnOneName(t *testing.T) {
 		}
 	})
 }
+
+// The next holder of a lock in this process gets the claim, and not what the one before has
+// proclaimed under it.
+func TestAProclaimedValueEndsWithItsHolder(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		shows := func(want string) {
+			t.Helper()
+			synctest.Wait()
+			if e := must[Entry](t)(s.Election("n").Leader(t.Context())); string(e.Value) != want {
+				t.Errorf("the lock shows %q, want %q", e.Value, want)
+			}
+		}
+		for _, lock := range []func(ctx context.Context) (*Term, error){s.Mutex("n", nil).Lock, s.RWMutex("n").RLock} {
+			first := must[*Term](t)(lock(t.Context()))
+			if err := first.Proclaim(t.Context(), []byte("job 1")); err != nil {
+				t.Fatal(err)
+			}
+			shows("job 1")
+			got := later(t, lock)
+			shows("job 1")
+			if err := first.Resign(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			second := <-got
+			shows("")
+			if err := first.Proclaim(t.Context(), []byte("too late")); !errors.Is(err, ErrResigned) {
+				t.Errorf("a holder of the past proclaims: %v", err)
+			}
+			if err := second.Proclaim(t.Context(), []byte("job 2")); err != nil {
+				t.Fatal(err)
+			}
+			shows("job 2")
+			if second.ClaimToken() != first.ClaimToken() {
+				t.Error("the second holder has a claim of its own: the test shows nothing")
+			}
+			if err := second.Resign(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}

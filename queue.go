@@ -32,7 +32,7 @@ type queue struct {
 	todo        []core.QueueOrder       // not carried out yet, the oldest first
 	carrying    bool                    // carryOutLocked runs
 	campaignErr error                   // of the last campaign that has ended; nil if that won, and after quit
-	quitCause   error                   // the cause of the ctx of the last waiter that quit
+	quitCause   error                   // why the last waiter quit
 }
 
 // lockRequest is how somebody asks for a lock.
@@ -73,20 +73,22 @@ func (w *waiter) event(kind core.QueueEventKind, claimNo int) core.QueueEvent {
 	return core.QueueEvent{Kind: kind, Waiter: w.id, Claim: claimNo, Read: w.read, Try: w.try, Turns: w.turns}
 }
 
-// quit takes a waiter out whose ctx has ended, unless it has its answer already. After the last one
-// core orders the campaign cancelled, and quit waits for its end for 200 ms at most. If the
-// campaign has ended with ErrUnreachable by then, so does the waiter; else its error is that ctx
-// has ended. Another waiter may come during the 200 ms, and campaign or quit. Then campaignErr is
+// quit takes a waiter out whose ctx has ended, or whose session is closed, unless it has its answer
+// already. After the last one core orders the campaign cancelled, and quit waits for its end for
+// 200 ms at most. If the campaign has ended with ErrUnreachable by then, so does the waiter; else
+// its error is why. Another waiter may come during the 200 ms, and campaign or quit. Then campaignErr is
 // of that campaign, or nil. The error is true all the same: the store did not answer, or ctx has
 // ended.
-func (q *queue) quit(w *waiter) {
+func (q *queue) quit(w *waiter, why error) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
 		q.mu.Unlock()
 		return
 	}
 	delete(q.waiting, w.id)
-	q.campaignErr, q.quitCause = nil, context.Cause(w.ctx)
+	if q.campaignErr, q.quitCause = nil, context.Cause(w.ctx); q.quitCause == nil {
+		q.quitCause = ErrClosed
+	}
 	q.stepLocked(core.QueueEvent{Kind: core.Quit, Waiter: w.id})
 	last, ended := len(q.waiting) == 0, q.ended
 	q.mu.Unlock()
@@ -99,7 +101,7 @@ func (q *queue) quit(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.err = q.campaignErr; !last || !errors.Is(w.err, ErrUnreachable) {
-		w.err = ctxEnded(w.ctx, "lock "+q.name, nil)
+		w.err = why
 	}
 }
 
@@ -242,7 +244,7 @@ func (q *queue) claimEvent(claimNo int, what core.QueueEventKind) {
 // it under this claim, stepLocked gives the claim up, and giveBack waits for the store's answer.
 func (q *queue) giveBack(ctx context.Context, t *Term) error {
 	h := &t.share
-	t.endShare()
+	proclaimed := t.endShare()
 	q.mu.Lock()
 	if first := !h.given; first {
 		h.given = true
@@ -251,6 +253,9 @@ func (q *queue) giveBack(ctx context.Context, t *Term) error {
 	kept := q.claims[h.claimNo] != nil // others of this process get the lock under it
 	q.mu.Unlock()
 	if kept {
+		if proclaimed {
+			announcer{t.c}.retract(t)
+		}
 		return nil
 	}
 	return t.c.waitFreed(ctx, "resign "+t.c.name)
@@ -272,8 +277,9 @@ func (q *queue) takeShareLocked(c *claim, parent context.Context, claimNo, turn 
 }
 
 // endShare ends the right of one holder among several under the claim, and then its context: the
-// holder has given the lock back, so no work runs that has to hear of it first.
-func (t *Term) endShare() {
+// holder has given the lock back, so no work runs that has to hear of it first. Proclaimed says that
+// the claim shows what this holder has proclaimed.
+func (t *Term) endShare() (proclaimed bool) {
 	c := t.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,6 +290,7 @@ func (t *Term) endShare() {
 	if i := slices.Index(c.shares, t); i >= 0 {
 		c.shares = slices.Delete(c.shares, i, i+1)
 	}
+	return c.proclaimer == t
 }
 
 // isOver says whether the term is ending or over: its context or its right has ended, or its

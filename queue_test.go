@@ -389,7 +389,7 @@ func TestASeatThatComesTooLateIsLeft(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		s := b.session("a", b.store, Options{})
 		for range 50 {
-			_, leave, err := s.seats.take(t.Context(), seat{name: "x"}, 1, false)
+			_, leave, err := s.seats.take(t.Context(), seat{name: "x"}, 1, false, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -397,7 +397,7 @@ func TestASeatThatComesTooLateIsLeft(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if _, next, err := s.seats.take(ctx, seat{name: "x"}, 1, false); err == nil {
+				if _, next, err := s.seats.take(ctx, seat{name: "x"}, 1, false, false); err == nil {
 					next()
 				}
 			}()

@@ -91,11 +91,12 @@ func newSession(store driver.Store, o Options, clock boottime.Clock) (*Session, 
 		uptimeClock: uptimeClock{time.Now()},
 		retrier:     retrier{max(o.timing(o.TTL).Attempt, time.Second)},
 		store:       store, o: o, clock: clock, exit: exitProcess, log: newLogQueue(o.Logger),
-		seats:     seatTable{taken: map[seat]*seatQueue{}},
+		seats:     seatTable{taken: map[seat]takenSeat{}},
 		announced: announcementTable{byName: map[string]*announcements{}},
 		leases:    map[*lease]struct{}{}, queues: map[string]*queue{},
 		shut: make(chan struct{}), mayGrant: make(chan struct{}, 1),
 	}
+	s.seats.shut = s.shut
 	s.history = newHistoryWriter(s)
 	s.pauses = pauses.NewReader(store, s.callLimit)
 	s.readers.closed = make(chan struct{})
@@ -289,16 +290,14 @@ func (s *Session) showAt(at seat) {
 	}
 }
 
-// Names returns the names of the elections that this process stands for or leads, in no order. It
-// leaves out a name for whose lock this process waits, or which it holds as a lock.
+// Names returns the names of the elections that this process stands for or leads, in no order.
+// Locks are not among them, and what this process stands for while it holds the lock of that name.
 func (s *Session) Names() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.seats.mu.Lock()
 	defer s.seats.mu.Unlock()
 	names := make([]string, 0, len(s.seats.taken))
-	for at := range s.seats.taken {
-		if s.queues[at.name] == nil && at.label == "" {
+	for at, by := range s.seats.taken {
+		if at.label == "" && !by.lock {
 			names = append(names, at.name)
 		}
 	}

@@ -328,3 +328,79 @@ func TestCloseIsNoLossOfTheLease(t *testing.T) {
 		})
 	}
 }
+
+// Close gives up who waits for a seat or a lock inside the process too: work may wait for them
+// before it returns.
+func TestCloseGivesUpWhoWaitsInTheProcess(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		s := b.session("a", b.store, Options{})
+		ctx := context.Background()
+		lock := must[*Term](t)(s.Mutex("m", nil).Lock(ctx))
+		slot := must[*Term](t)(s.Semaphore("s", 1).Acquire(ctx))
+		led := b.lead(s, "e")
+		waits := []chan error{
+			laterErr(s.Mutex("m", nil).Lock, ctx),
+			laterErr(s.RWMutex("m").RLock, ctx),
+			laterErr(s.Semaphore("s", 1).Acquire, ctx),
+			laterErr(func(ctx context.Context) (*Term, error) { return s.Election("e").Campaign(ctx, nil) }, ctx),
+		}
+		synctest.Wait()
+		closed := make(chan error, 1)
+		go func() { closed <- s.Close(ctx) }()
+		time.Sleep(time.Second)
+		for i, w := range waits {
+			select {
+			case err := <-w:
+				if !errors.Is(err, ErrClosed) {
+					t.Errorf("who waits, %d: %v, want ErrClosed", i, err)
+				}
+			default:
+				t.Errorf("who waits, %d, has heard nothing a second after Close", i)
+			}
+		}
+		for _, term := range []*Term{lock, slot, led} {
+			_ = term.Resign(ctx)
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		nothingLeft(t, s)
+	})
+}
+
+// A lock whose release the store has not confirmed is no election, nor is one that is waited for.
+func TestNamesLeavesOutLocksUntilTheirSeatIsFree(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		st := &tapped{Store: b.store}
+		down := true
+		st.beforeEach(func(verb, _ string) error {
+			if verb == "Release" && down {
+				return errors.New("no answer")
+			}
+			return nil
+		})
+		s := b.session("a", st, Options{})
+		lock := must[*Term](t)(s.Mutex("lock", nil).Lock(t.Context()))
+		go lock.Unlock()
+		elections := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			if got := s.Names(); !slices.Equal(got, want) {
+				t.Errorf("it stands for %q, want %q", got, want)
+			}
+		}
+		elections()
+		next := later(t, s.Mutex("lock", nil).Lock) // waits for the seat
+		elections()
+		led := b.lead(s, "election")
+		elections("election")
+		down = false
+		(<-next).Unlock()
+		elections("election")
+		b.lead(s, "lock") // an election of that name
+		if err := led.Resign(t.Context()); err != nil {
+			t.Error(err)
+		}
+		elections("lock")
+	})
+}
