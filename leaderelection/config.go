@@ -17,7 +17,9 @@ const JitterFactor = orig.JitterFactor
 
 // LeaderElectionConfig says what to stand for, and how.
 type LeaderElectionConfig struct { //nolint:revive // client-go's name
-	// Lock is the Lease, and who stands: see [rl.LeaseLock]. A lock of another kind is polled.
+	// Lock is the Lease, and who stands: see [rl.LeaseLock]. A lock of another kind is polled. One
+	// that keeps the record's JSON, and so whole seconds, waits LeaseDuration longer where the
+	// answer to the write that won is lost.
 	Lock rl.Interface
 
 	// LeaseDuration is for how long others wait after the last renewal that they saw. It is rounded

@@ -238,10 +238,11 @@ func (le *LeaderElector) heard(r *rl.LeaderElectionRecord, raw []byte, now time.
 	return ours || free
 }
 
-// sentLocked says whether the record is one that was sent and of which no answer came.
+// sentLocked says whether the record is one that was sent and of which no answer came. In whole
+// seconds another process with our identity may have sent the same: such a record is not ours.
 func (le *LeaderElector) sentLocked(r *rl.LeaderElectionRecord) bool {
 	return slices.ContainsFunc(le.attempts, func(sent rl.LeaderElectionRecord) bool {
-		return sameTerm(*r, sent) && r.RenewTime.Equal(&sent.RenewTime)
+		return sameTerm(*r, sent) && r.AcquireTime.Equal(&sent.AcquireTime) && r.RenewTime.Equal(&sent.RenewTime)
 	})
 }
 
@@ -262,8 +263,10 @@ func (le *LeaderElector) runsOutLocked() time.Time {
 	return le.observedTime.Add(time.Duration(le.observedRecord.LeaseDurationSeconds) * time.Second)
 }
 
-// sameTerm says whether two records are of one term.
+// sameTerm says whether two records are of one term. A lock that keeps the record as its JSON, as
+// that of a ConfigMap did, gives back whole seconds of what was written.
 func sameTerm(a, b rl.LeaderElectionRecord) bool {
+	x, y := a.AcquireTime, b.AcquireTime
 	return a.HolderIdentity == b.HolderIdentity && a.LeaderTransitions == b.LeaderTransitions &&
-		a.AcquireTime.Equal(&b.AcquireTime)
+		(x.Equal(&y) || (x.Nanosecond() == 0 || y.Nanosecond() == 0) && x.Unix() == y.Unix())
 }
