@@ -1118,3 +1118,19 @@ func TestAProclaimedValueEndsWithItsHolder(t *testing.T) {
 		}
 	})
 }
+
+// Proclaim asks Check first. The lock may be another's before it announces.
+func TestALateProclaimIsRefused(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		m := b.session("a", b.store, Options{}).Mutex("n", nil)
+		first := must[*Term](t)(m.Lock(t.Context()))
+		got := later(t, m.Lock)
+		if err := first.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		second := <-got
+		if _, _, err := (announcer{first.c}).proclaim(first, []byte("late")); !errors.Is(err, ErrResigned) || second.Check() != nil {
+			t.Errorf("a value is announced for who holds the lock no more: %v; the next one: %v", err, second.Check())
+		}
+	})
+}

@@ -372,9 +372,10 @@ func TestCloseGivesUpWhoWaitsInTheProcess(t *testing.T) {
 func TestNamesLeavesOutLocksUntilTheirSeatIsFree(t *testing.T) {
 	bubble(t, func(t *testing.T, b *world) {
 		st := &tapped{Store: b.store}
-		down := true
+		var down atomic.Bool
+		down.Store(true)
 		st.beforeEach(func(verb, _ string) error {
-			if verb == "Release" && down {
+			if verb == "release" && down.Load() {
 				return errors.New("no answer")
 			}
 			return nil
@@ -394,7 +395,7 @@ func TestNamesLeavesOutLocksUntilTheirSeatIsFree(t *testing.T) {
 		elections()
 		led := b.lead(s, "election")
 		elections("election")
-		down = false
+		down.Store(false)
 		(<-next).Unlock()
 		elections("election")
 		b.lead(s, "lock") // an election of that name
