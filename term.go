@@ -88,6 +88,10 @@ func (t *Term) ClaimToken() Token {
 	return t.token
 }
 
+// Shared says whether others may hold the name beside this term: it is a reader's, or that of a
+// semaphore with several slots. A fence cannot take its token.
+func (t *Term) Shared() bool { return t.c.slots != 0 && t.c.slots != 1 }
+
 // Context returns a context with the values of the campaign's context. It ends when the work has to
 // stop: when the term is resigned, deposed or asked to end, and one grace before the deadline when
 // renewals fail. context.Cause tells why, as an [*EndedError]. The context is a hint that comes

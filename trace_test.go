@@ -124,6 +124,32 @@ func TestTraceOfATermThatIsLostAndOfACampaignThatIsGivenUp(t *testing.T) {
 	})
 }
 
+// Of two campaigns of one process for a name the younger is given up: its span ends, and the older
+// one's goes on until it wins.
+func TestTraceOfACampaignThatIsGivenUpBehindAnother(t *testing.T) {
+	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
+		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})
+		_, _, spans := traced(t, b.Session, trace.Options{})
+		first := a.lead("n")
+		won := make(chan *primacy.Term, 1)
+		go func() { won <- b.lead("n") }()
+		time.Sleep(5 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := b.Election("n").Campaign(ctx, nil); err == nil {
+			t.Error("two lead")
+		}
+		time.Sleep(time.Second)
+		a.resign(first)
+		b.resign(<-won)
+		all := spans("primacy.campaign")
+		if len(all) != 2 || all[0].Status.Code != codes.Error || all[0].EndTime.Sub(all[0].StartTime) != 5*time.Second ||
+			all[1].Status.Code == codes.Error || all[1].EndTime.Sub(all[1].StartTime) != 11*time.Second {
+			t.Errorf("want one that was given up after 5s and one that won after 11s: %+v", all)
+		}
+	})
+}
+
 func TestTraceOfATransfer(t *testing.T) {
 	fleet(t, func(t *testing.T, store *memstore.Store, open opener) {
 		a, b := open("a", store, metrics.Options{}), open("b", store, metrics.Options{})

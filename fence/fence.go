@@ -46,11 +46,17 @@ type Stamp struct {
 	Name   string        `json:"name"` // the election's; a fence is raised under it
 	Token  primacy.Token `json:"token"`
 	Origin string        `json:"origin,omitempty"` // of the token, see Stamp.From; empty: not told
+	shared bool          // others hold the name beside this term, under other tokens
 }
 
 // Of returns the stamp of a term. It does not ask whether the term is still on: that is what the
-// fence is for.
-func Of(t Term) Stamp { return Stamp{Name: t.Name(), Token: t.Token()} }
+// fence is for. Holders of a shared lock write side by side, and a fence would shut out all but the
+// newest: it refuses the stamp of a reader, or of a semaphore with several slots, with a
+// primacy.ErrInvalid.
+func Of(t Term) Stamp {
+	held, ok := t.(interface{ Shared() bool })
+	return Stamp{Name: t.Name(), Token: t.Token(), shared: ok && held.Shared()}
+}
 
 // From returns s with the origin of its token, if store can tell it (*etcdstore.Store can: the
 // cluster's ID).
@@ -90,6 +96,9 @@ func FromEnv() (Stamp, error) {
 func (s Stamp) Valid() error {
 	if err := primacy.CheckName(s.Name); err != nil {
 		return err
+	}
+	if s.shared {
+		return invalid("%q is held by several at once, as a reader or by a semaphore: a fence orders one holder after the other", s.Name)
 	}
 	if s.Token == 0 {
 		return invalid("the token of %q is 0: use that of a term that was won, on a store that has tokens (a quorum of Redis servers has none)", s.Name)

@@ -1,6 +1,7 @@
 package fence_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/fence"
+	"github.com/primacy-go/primacy/memstore"
 )
 
 // A resource of one's own: a map under a mutex needs no more than After.
@@ -110,6 +112,34 @@ func TestBadStamps(t *testing.T) {
 	}
 	if err := (fence.Stamp{Name: "ünicode / 1", Token: 1, Origin: "etcd/cdf8181e3261e1a1"}).Valid(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Holders of a shared lock write side by side: a fence would shut out all but the newest.
+func TestSharedTermsAreRefused(t *testing.T) {
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	for what, c := range map[string]struct {
+		lock func(context.Context) (*primacy.Term, error)
+		ok   bool
+	}{
+		"a mutex":                {s.Mutex("m", nil).Lock, true},
+		"a writer":               {s.RWMutex("w").Lock, true},
+		"a reader":               {s.RWMutex("r").RLock, false},
+		"a semaphore of several": {s.Semaphore("s", 3).Acquire, false},
+		"a semaphore of one":     {s.Semaphore("one", 1).Acquire, true},
+	} {
+		term, err := c.lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := fence.Of(term).Valid(); (err == nil) != c.ok || !c.ok && !errors.Is(err, primacy.ErrInvalid) {
+			t.Errorf("%s: %v", what, err)
+		}
+		term.Unlock()
 	}
 }
 

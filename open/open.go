@@ -14,8 +14,8 @@
 //	k8s://[NAMESPACE]                                              Leases of Kubernetes; without
 //	                                                               NAMESPACE the pod's own
 //
-// Options follow as a query. For every store: password-file=FILE (instead of a password in the
-// URL). With TLS: ca=FILE (certificate authority), cert=FILE and key=FILE (this client's
+// Options follow as a query. For every store but k8s: password-file=FILE (instead of a password in
+// the URL). With TLS: ca=FILE (certificate authority), cert=FILE and key=FILE (this client's
 // certificate), server-name=NAME. Of one store:
 //
 //	etcd      heartbeat=true (sessions of any TTL have a heartbeat: see etcdstore.Options); PREFIX

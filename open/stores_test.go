@@ -138,6 +138,7 @@ func TestEachStoreSaysWhatIsWrongWithItsURL(t *testing.T) {
 		"zk://h?ca=/x":                     "use zks://",
 		"k8s://u:CANARY@n":                 "nothing else",
 		"k8s://n/x":                        "nothing else",
+		"k8s://n?password-file=/proc/x":    `unknown option "password-file"`,
 		"k8s://n?token=CANARY":             `unknown option "token"`,
 		"k8s://n?context=x":                "with client-go at hand use k8sstore.New",
 	} {

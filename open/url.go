@@ -69,6 +69,9 @@ func parse(rawURL string) (a address, err error) {
 	if err != nil {
 		return a, err
 	}
+	if a.scheme == kubernetesScheme {
+		return a, a.err // its credentials are the pod's or the kubeconfig's
+	}
 	if password, ok := a.secret("password-file"); ok {
 		a.password = password
 	}

@@ -55,10 +55,16 @@ type Tracer struct {
 
 	mu        sync.Mutex
 	closed    bool
-	campaigns map[string][]oteltrace.Span // by name, the oldest first: those of one process wait for each other
-	waiting   int                         // how many these are
+	campaigns map[string][]campaign // by name, the oldest first: those of one process wait for each other
+	waiting   int                   // how many these are
 	terms     map[reign]oteltrace.Span
 	transfers map[reign]oteltrace.Span
+}
+
+// campaign is the span of a campaign, and when it began.
+type campaign struct {
+	oteltrace.Span
+	at time.Time
 }
 
 // reign is one term.
@@ -76,7 +82,7 @@ func New(s *primacy.Session, o Options) *Tracer {
 		o.MaxOpen = 1000
 	}
 	t := &Tracer{s: s, tracer: o.Provider.Tracer("github.com/primacy-go/primacy/trace"), max: o.MaxOpen,
-		campaigns: map[string][]oteltrace.Span{}, terms: map[reign]oteltrace.Span{}, transfers: map[reign]oteltrace.Span{}}
+		campaigns: map[string][]campaign{}, terms: map[reign]oteltrace.Span{}, transfers: map[reign]oteltrace.Span{}}
 	ctx, stop := context.WithCancel(context.Background())
 	t.stop = stop
 	events := s.Events(ctx)
@@ -148,13 +154,13 @@ func (t *Tracer) take(e primacy.Event) {
 	switch e.Kind {
 	case primacy.CampaignBegun:
 		if span := t.start("primacy.campaign", e.At, oteltrace.WithAttributes(ElectionName.String(e.Name), MemberID.String(t.s.ID()))); span != nil {
-			t.campaigns[e.Name] = append(t.campaigns[e.Name], span)
+			t.campaigns[e.Name] = append(t.campaigns[e.Name], campaign{span, e.At})
 			t.waiting++
 		}
 	case primacy.CampaignEnded:
-		t.won(e, func(span oteltrace.Span) { span.SetStatus(codes.Error, told(e.Cause)) })
+		t.over(e, t.begunAt(e.Name, e.At.Add(-e.Took)), func(span oteltrace.Span) { span.SetStatus(codes.Error, told(e.Cause)) })
 	case primacy.Elected:
-		won := t.won(e, func(span oteltrace.Span) { span.SetAttributes(Token.String(e.Token.String())) })
+		won := t.over(e, 0, func(span oteltrace.Span) { span.SetAttributes(Token.String(e.Token.String())) })
 		if span := t.terms[r]; span != nil { // begun by Link
 			span.AddLink(oteltrace.Link{SpanContext: won})
 		} else {
@@ -179,19 +185,32 @@ func (t *Tracer) take(e primacy.Event) {
 	}
 }
 
-// won ends the span of the campaign that e is about, and returns what links to it: the oldest, since the others of this process wait behind it.
-func (t *Tracer) won(e primacy.Event, say func(oteltrace.Span)) oteltrace.SpanContext {
+// begunAt returns which of the campaigns for a name began at about that time: any of them may be given up.
+func (t *Tracer) begunAt(name string, at time.Time) (nearest int) {
+	waits := t.campaigns[name]
+	for i, c := range waits {
+		if c.at.Sub(at).Abs() < waits[nearest].at.Sub(at).Abs() {
+			nearest = i
+		}
+	}
+	return nearest
+}
+
+// over ends the span of the i-th campaign for the name of e, and returns what links to it. Who wins is the oldest: the others of this
+// process wait behind it.
+func (t *Tracer) over(e primacy.Event, i int, say func(oteltrace.Span)) oteltrace.SpanContext {
 	waits := t.campaigns[e.Name]
 	if len(waits) == 0 {
 		return oteltrace.SpanContext{}
 	}
-	say(waits[0])
-	waits[0].End(oteltrace.WithTimestamp(e.At))
+	span := waits[i].Span
+	say(span)
+	span.End(oteltrace.WithTimestamp(e.At))
 	t.waiting--
-	if t.campaigns[e.Name] = waits[1:]; len(waits) == 1 {
+	if t.campaigns[e.Name] = slices.Delete(waits, i, i+1); len(waits) == 1 {
 		delete(t.campaigns, e.Name)
 	}
-	return waits[0].SpanContext()
+	return span.SpanContext()
 }
 
 // ended ends the span of a term, and begins that of its hand-over, which lasts until the store has it.

@@ -15,8 +15,9 @@
 // the key stands with the term's token as its create revision. So a write is refused from the
 // moment the claim is removed, even before the next leader writes, and there is nothing to raise:
 // every read of the next leader comes after the last write of the old one. Of a lock it is the
-// process's claim that is compared, which those who hand the lock on inside the process share; a
-// reader's or a semaphore's term cannot be bound, since others hold beside it.
+// process's claim that is compared, which those who hand the lock on inside the process share; the
+// term of a reader, or of a semaphore with several slots, is refused (primacy.ErrInvalid), since
+// others hold beside it.
 //
 // For keys in another etcd cluster [Raise] keeps the newest token in a key there, and a Txn applies
 // only while that is its own. Raise it before the first read.

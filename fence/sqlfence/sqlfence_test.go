@@ -59,12 +59,12 @@ func TestWhatIsAskedOfTheDatabase(t *testing.T) {
 		log  string
 	}{
 		"the same leader again": {sqlfence.Fence{}, 7, "", fence.Stamp{Name: "x", Token: 7}, nil, "BEGIN; hold x 7 ; UPDATE; COMMIT"},
-		"a new leader":          {sqlfence.Fence{}, 5, "", fence.Stamp{Name: "x", Token: 7}, nil, 
+		"a new leader": {sqlfence.Fence{}, 5, "", fence.Stamp{Name: "x", Token: 7}, nil,
 			"BEGIN; hold x 7 ; look x; raise x 7 ; COMMIT; BEGIN; hold x 7 ; UPDATE; COMMIT"},
-		"the first of all":      {idle, 0, "", fence.Stamp{Name: "x", Token: 7, Origin: "o"}, nil, 
+		"the first of all": {idle, 0, "", fence.Stamp{Name: "x", Token: 7, Origin: "o"}, nil,
 			"BEGIN; idle 1000; hold x 7 o; look x; raise x 7 o; COMMIT; BEGIN; idle 1000; hold x 7 o; UPDATE; COMMIT"},
-		"a leader of the past":  {sqlfence.Fence{}, 9, "", fence.Stamp{Name: "x", Token: 7}, fence.ErrStale, "BEGIN; hold x 7 ; look x; look x; ROLLBACK"},
-		"another store's":       {sqlfence.Fence{}, 9, "a", fence.Stamp{Name: "x", Token: 10, Origin: "b"}, fence.ErrOrigin, "BEGIN; hold x 10 b; look x; look x; ROLLBACK"},
+		"a leader of the past": {sqlfence.Fence{}, 9, "", fence.Stamp{Name: "x", Token: 7}, fence.ErrStale, "BEGIN; hold x 7 ; look x; look x; ROLLBACK"},
+		"another store's":      {sqlfence.Fence{}, 9, "a", fence.Stamp{Name: "x", Token: 10, Origin: "b"}, fence.ErrOrigin, "BEGIN; hold x 10 b; look x; look x; ROLLBACK"},
 	} {
 		f := &fake{answer: table(c.row, c.from)}
 		err := c.f.Do(t.Context(), f.open(t), c.s, func(tx *sql.Tx) error {
