@@ -282,6 +282,7 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 		}
 		last, known, down := State{Name: e.name}, false, false
 		n := newcomer{e: e}
+		var behind time.Time // since when the answers are older than last; zero: they are not
 		for try := 1; ctx.Err() == nil; {
 			wait := n.wait()
 			if down {
@@ -304,8 +305,14 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 				try++
 				continue
 			}
-			if known && st.Revision < last.Revision && !e.s.store.Caps().LinesRestart {
-				continue // an old answer; else the line has begun anew
+			switch old := known && st.Revision < last.Revision && !e.s.store.Caps().LinesRestart; {
+			case !old:
+				behind = time.Time{}
+			case behind.IsZero():
+				behind = time.Now()
+				continue
+			case time.Since(behind) < freshness:
+				continue // an old answer; else the store was restored from a backup
 			}
 			seen(st)
 			if heed && !n.leads(ctx, &st) && !known {

@@ -237,3 +237,52 @@ func TestObserveGoesOnWhereALineBeginsAnew(t *testing.T) {
 		}
 	})
 }
+
+// goesBack is a store that was restored from a backup once back is set: revisions are smaller, and
+// Next, which is told a revision of before, tells nothing.
+type goesBack struct {
+	*memstore.Store
+	back atomic.Bool
+}
+
+func (g *goesBack) Line(ctx context.Context, name string) (driver.Line, error) {
+	line, err := g.Store.Line(ctx, name)
+	if !g.back.Load() {
+		line.Revision += 1000
+	}
+	return line, err
+}
+
+func (g *goesBack) Next(ctx context.Context, name string, after uint64) (driver.Line, error) {
+	line, err := g.Line(ctx, name)
+	if err == nil && line.Revision > after {
+		return line, nil
+	}
+	<-ctx.Done()
+	return driver.Line{}, ctx.Err()
+}
+
+// An answer that is older than what is known is not shown, unless that lasts: then the store has
+// gone back, and what was shown is not so any more.
+func TestObserveGoesOnWhereTheStoreHasGoneBack(t *testing.T) {
+	bubble(t, func(t *testing.T, b *world) {
+		g := &goesBack{Store: b.store}
+		s := b.session("a", g, Options{})
+		term := b.lead(s, "n")
+		began, states := time.Now(), 0
+		for st, err := range s.Election("n").Observe(t.Context()) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if states++; states == 1 {
+				g.back.Store(true)
+				_ = term.Resign(t.Context())
+				continue
+			}
+			if took := time.Since(began); st.Leader != nil || took < freshness || took > 3*freshness {
+				t.Errorf("after %v it shows the leader %+v", took, st.Leader)
+			}
+			break
+		}
+	})
+}

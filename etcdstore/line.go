@@ -138,7 +138,7 @@ type baseline struct {
 func (s *Store) differs(ctx context.Context, what, dir string, now *pb.RangeResponse, base *baseline) (bool, error) {
 	rev, count := now.Header.Revision, int64(len(now.Kvs))
 	if rev < base.rev {
-		return false, nil // an older line, of a cluster that was restored from a backup, is never shown
+		return false, nil // an older line, perhaps of a cluster that was restored from a backup, is not told
 	}
 	if rev == base.rev {
 		base.count = count
