@@ -28,6 +28,10 @@ type TermRecord struct {
 	ToAfter, ToBefore time.Time
 	// If nobody wrote the end of the term before: the gap is at most GapMost. Nil: not known.
 	GapMost *time.Duration
+	// Overlap is for how long the term before went on after this one had begun, by the clocks of
+	// the two leaders: Gap is 0 then. Their clocks differ by so much, or the claim of the term
+	// before was removed from the store, and its leader heard of that later. 0: it did not.
+	Overlap time.Duration
 
 	// Paused is, for a term that expired, how long its process did not run, at least: it was
 	// frozen, suspended or starved. 0: it ran, or nobody knows.
@@ -157,6 +161,7 @@ func complete(all []TermRecord, limit int) []TermRecord {
 		next := &all[i-1]
 		switch gap := next.From.Sub(r.To); {
 		case !r.To.IsZero():
+			next.Overlap = max(0, -gap)
 			gap = max(0, gap)
 			next.Gap = &gap
 		case !r.ToAfter.IsZero():

@@ -275,6 +275,19 @@ func TestRecordsOfAnybodyAreRead(t *testing.T) {
 	})
 }
 
+// Two terms that overlap are not told as two that followed each other at once.
+func TestAnOverlapOfTermsIsTold(t *testing.T) {
+	at := func(s int) time.Time { return time.Date(2026, 12, 1, 3, 12, s, 0, time.UTC) }
+	all := complete([]TermRecord{{Token: 9, From: at(5), Reason: Leads},
+		{Token: 5, From: at(1), To: at(14), Reason: Deposed}, {Token: 3, From: at(0), To: at(0), Reason: Resigned}}, 0)
+	if all[0].Overlap != 9*time.Second || all[0].Gap == nil || *all[0].Gap != 0 {
+		t.Errorf("%+v, want an overlap of 9s and no gap", all[0])
+	}
+	if all[1].Overlap != 0 || *all[1].Gap != time.Second {
+		t.Errorf("%+v, want a gap of 1s", all[1])
+	}
+}
+
 func TestARecordStaysSmall(t *testing.T) {
 	long := strings.Repeat("ä", 5000)
 	r := record{ID: strings.Repeat("\x7f", MaxName), Value: bytes.Repeat([]byte{0}, MaxValue), Text: long, By: long,

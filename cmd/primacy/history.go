@@ -137,7 +137,7 @@ func (g terms) row() []string {
 	if len(g) > 1 {
 		token = first.Token.String() + ".." + token
 	}
-	return []string{token, g.leaders(), clock(first.From), endedAt(last), g.lasted(), gapBefore(first), g.why(), by}
+	return []string{token, g.leaders(), clock(first.From), endedAt(last), g.lasted(), shown.GapBefore(first), g.why(), by}
 }
 
 // leaders names who led, each once.
@@ -193,17 +193,6 @@ func endedAt(r primacy.TermRecord) string {
 		return "<= " + clock(r.ToBefore)
 	}
 	return clock(r.To)
-}
-
-// gapBefore is for how long nobody led before a term, or at most.
-func gapBefore(r primacy.TermRecord) string {
-	switch {
-	case r.Gap != nil:
-		return short(*r.Gap)
-	case r.GapMost != nil:
-		return "<= " + short(*r.GapMost)
-	}
-	return "-"
 }
 
 // mayLead is said of an exclusive claim of which no term was recorded: it may be a lock's, or in

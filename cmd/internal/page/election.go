@@ -353,11 +353,9 @@ func termsOf(past []primacy.TermRecord, said *answer) (all []term) {
 		if d, known := r.Lasted(); known {
 			t.Lasted = shown.Short(d)
 		}
-		switch {
-		case r.Gap != nil:
-			t.Gap, t.GapIs = shown.Short(*r.Gap), *r.Gap >= 100*time.Millisecond
-		case r.GapMost != nil:
-			t.Gap = "≤ " + shown.Short(*r.GapMost)
+		if r.Gap != nil || r.GapMost != nil {
+			t.Gap = strings.Replace(shown.GapBefore(*r), "<=", "≤", 1)
+			t.GapIs = r.Overlap > 0 || r.Gap != nil && *r.Gap >= 100*time.Millisecond
 		}
 		switch {
 		case t.Leads:

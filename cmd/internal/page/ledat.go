@@ -37,12 +37,7 @@ func ledAt(past []primacy.TermRecord, at, now time.Time) answer {
 		case r.From.After(at):
 			next, undated = r, nil
 		default:
-			if a = a.during(r, undated, next); i+1 < len(past) && past[i+1].To.After(r.From) {
-				before := named(past[i+1].ID)
-				a.Detail += fmt.Sprintf(" The clocks of %s and %s disagree: by its own, the term of %s, which was "+
-					"before it, ended %s.", named(r.ID), before, before, utc(past[i+1].To))
-			}
-			return a
+			return a.during(r, undated, next).beside(r, past[i+1:])
 		}
 	}
 	switch {
@@ -107,6 +102,38 @@ func (a answer) during(r, undated, next *primacy.TermRecord) answer {
 	}
 	return a.is("gap", "Nobody led.", fmt.Sprintf("The term of %s was over %s at the latest: %s. %s", who,
 		utc(r.ToBefore), ending(*r), after))
+}
+
+// beside adds to the answer with r what older terms, the newest first, say that by their records
+// went on after r had begun. Was there one at the instant, then nobody can say who led alone: its
+// claim was removed while it led, or the clocks of the two differ.
+func (a answer) beside(r *primacy.TermRecord, older []primacy.TermRecord) answer {
+	for i := range older {
+		o := &older[i]
+		if o.From.IsZero() || o.From.After(a.At) || !o.To.After(r.From) {
+			continue
+		}
+		why := fmt.Sprintf("Their clocks differ; or the claim of %s was removed from the store, and it led on until it "+
+			"had heard of that: then there were two.", named(o.ID))
+		if o.Reason == primacy.Deposed {
+			why = fmt.Sprintf("The claim of %s was removed from the store, and it led on until it had heard of that: "+
+				"then there were two; or their clocks differ.", named(o.ID))
+		}
+		why = fmt.Sprintf(" By the records the term of %s began %s, and that of %s before it ended %s: %s. %s",
+			named(r.ID), utc(r.From), named(o.ID), utc(o.To), ending(*o), why)
+		switch {
+		case !o.To.After(a.At):
+			a.Detail += why
+		case a.Level == "led":
+			a.Token = ""
+			a = a.is("unknown", fmt.Sprintf("By their records both %s and %s led.", named(r.ID), named(o.ID)),
+				strings.TrimSpace(why))
+		default:
+			a = a.is("unknown", "It is not known.", a.Detail+why)
+		}
+		return a
+	}
+	return a
 }
 
 // ended says when a term ended, as far as that is known.

@@ -136,12 +136,39 @@ func TestATermWithoutABeginningIsNoGap(t *testing.T) {
 	}
 }
 
-// Times are of the leaders' own clocks: where these cannot both be right, that is said.
-func TestClocksThatDisagreeAreTold(t *testing.T) {
-	past := []primacy.TermRecord{{Token: 20, ID: "web-2", From: clockAt(1, 0), Reason: primacy.Leads},
-		{Token: 10, ID: "web-1", From: clockAt(1, 30), To: clockAt(2, 0), Reason: primacy.Resigned}}
-	if a := ledAt(past, clockAt(1, 45), clockAt(5, 0)); !strings.Contains(a.Detail, "web-2 and web-1 disagree") {
-		t.Errorf("%+v", a)
+// A claim that is removed by hand leaves its leader in office until he hears of it. Where the
+// records have two leaders, that is the answer, and not that one of them led.
+func TestWhereTheRecordsHaveTwoLeadersThatIsTold(t *testing.T) {
+	at := func(s int) time.Time { return clockAt(3, 12).Add(time.Duration(s) * time.Second) }
+	leads := primacy.TermRecord{Token: 9, ID: "web-2", From: at(5), Reason: primacy.Leads}
+	over := leads
+	over.To, over.Reason = at(7), primacy.Failed
+	web1 := func(why primacy.Reason) primacy.TermRecord {
+		return primacy.TermRecord{Token: 5, ID: "web-1", From: clockAt(1, 0), To: at(14), Reason: why}
+	}
+	for _, c := range []struct {
+		newer primacy.TermRecord
+		why   primacy.Reason
+		at    time.Time
+		level string
+		says  string
+	}{
+		{leads, primacy.Deposed, at(4), "led", "web-1 led"},
+		{leads, primacy.Deposed, at(8), "unknown", "both web-2 and web-1 led. By the records"},
+		{leads, primacy.Deposed, at(8), "unknown", "there were two; or their clocks differ"},
+		{leads, primacy.Expired, at(8), "unknown", "Their clocks differ; or the claim of web-1 was removed"},
+		{leads, primacy.Expired, at(14), "led", "web-2 led. Its term began"},
+		{leads, primacy.Expired, at(14), "led", "Their clocks differ"},
+		{over, primacy.Deposed, at(10), "unknown", "that of web-1 before it ended 2026-11-29 03:12:14"},
+	} {
+		a := ledAt([]primacy.TermRecord{c.newer, web1(c.why)}, c.at, clockAt(5, 0))
+		if got := a.Who + " " + a.Detail; a.Level != c.level || !strings.Contains(got, c.says) {
+			t.Errorf("at %v: %s, %s; want %s and %q", c.at, a.Level, got, c.level, c.says)
+		}
+	}
+	leads.Gap, leads.Overlap = new(time.Duration), 9*time.Second
+	if got := termsOf([]primacy.TermRecord{leads}, nil)[0]; got.Gap != "overlaps 9s" || !got.GapIs {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -28,6 +28,7 @@ type Term struct {
 	ToAfter  time.Time `json:"to_after,omitzero"`           // bounds where nobody recorded the end
 	ToBefore time.Time `json:"to_before,omitzero"`          //
 	GapMost  string    `json:"gap_before_max_ms,omitempty"` // the gap before it was no longer
+	Overlap  string    `json:"overlap_ms,omitempty"`        // so long the term before it went on, by both clocks
 	Paused   string    `json:"paused_ms,omitempty"`         // its process did not run, at least so long
 	DownFrom time.Time `json:"store_down_from,omitzero"`    // when the store did not answer
 	DownTo   time.Time `json:"store_down_to,omitzero"`      //
@@ -56,7 +57,7 @@ func TermOf(r primacy.TermRecord) Term {
 	if r.GapMost != nil {
 		j.GapMost = strconv.FormatInt(r.GapMost.Milliseconds(), 10)
 	}
-	j.Paused, j.Outlived = ms(r.Paused), ms(r.Outlived)
+	j.Overlap, j.Paused, j.Outlived = ms(r.Overlap), ms(r.Paused), ms(r.Outlived)
 	j.ToAfter, j.ToBefore, j.DownFrom, j.DownTo = utc(r.ToAfter), utc(r.ToBefore), utc(r.DownFrom), utc(r.DownTo)
 	return j
 }

@@ -21,12 +21,12 @@ func TestATermInJSON(t *testing.T) {
 			primacy.TermRecord{
 				Name: "n", Token: 1<<63 + 1, ID: "a", Value: []byte("v\xff"), From: from,
 				To:     from.Add(90 * time.Second),
-				Reason: primacy.Transferred, By: "ops", Text: "w\xffy", Successor: "b", Gap: &gap,
+				Reason: primacy.Transferred, By: "ops", Text: "w\xffy", Successor: "b", Gap: &gap, Overlap: time.Second,
 			},
 			`{"name":"n","token":"9223372036854775809","id":"a","value":"v` + "\uFFFD" +
 				`","from":"2026-11-22T11:00:00Z","to":"2026-11-22T11:01:30Z",` +
 				`"lasted_ms":"90000","gap_before_ms":"1234","reason":"transferred","by":"ops","text":"w` + "\uFFFD" +
-				`y","successor":"b","leads":false}`,
+				`y","successor":"b","leads":false,"overlap_ms":"1000"}`,
 		},
 		{primacy.TermRecord{Name: "n", Token: 2, Reason: primacy.Leads},
 			`{"name":"n","token":"2","id":"","value":"","reason":"leading","leads":true}`},

@@ -66,6 +66,20 @@ func whyExpired(s string, r primacy.TermRecord, zone *time.Location) string {
 	return s
 }
 
+// GapBefore is for how long nobody led before a term, or at most; or for how long the term before
+// it went on beside it. A dash where that is not known.
+func GapBefore(r primacy.TermRecord) string {
+	switch {
+	case r.Overlap > 0:
+		return "overlaps " + Short(r.Overlap)
+	case r.Gap != nil:
+		return Short(*r.Gap)
+	case r.GapMost != nil:
+		return "<= " + Short(*r.GapMost)
+	}
+	return "-"
+}
+
 // Clock is a time as people read it, to the second; a dash where it is not known.
 func Clock(t time.Time, zone *time.Location) string {
 	if t.IsZero() {
