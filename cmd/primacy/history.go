@@ -46,6 +46,10 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
+	return showTerms(ctx, a, st, s, name, limit)
+}
+
+func showTerms(ctx context.Context, a *app, st driver.Store, s *primacy.Session, name string, limit int) error {
 	read := limit
 	if a.output == "table" {
 		read = 0 // a line may be of many terms
@@ -54,8 +58,8 @@ func showHistory(ctx context.Context, a *app, name string, limit int) error {
 	if err != nil {
 		return err
 	}
-	if len(all) > 1 && all[0].Reason == primacy.Leads && all[0].From.IsZero() && !begun(ctx, s, st, name) {
-		all = all[1:] // it gives the place back
+	if len(all) > 1 && all[0].Reason == primacy.Leads && all[0].From.IsZero() {
+		all = shown.WithoutElected(all, begun(ctx, s, st, name))
 	}
 	if n := s.Stats().Unreadable; n > 0 {
 		a.say("warning: %d %s of %s left out: unreadable", n, plural(int(n), "record", "records"), clean(name))

@@ -175,7 +175,7 @@ With --once print who leads now, and end.`,
 func showChanges(ctx context.Context, a *app, names []string, once bool) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	s, _, done, err := a.openSession(ctx, primacy.Options{}, false)
+	s, st, done, err := a.openSession(ctx, primacy.Options{}, false)
 	if ctx.Err() != nil {
 		if err == nil {
 			done()
@@ -190,7 +190,7 @@ func showChanges(ctx context.Context, a *app, names []string, once bool) error {
 		a.output = "ndjson" // a stream is one object a line
 	}
 	if once {
-		return showNow(ctx, a, s, names)
+		return showNow(ctx, a, st, s, names)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -217,7 +217,7 @@ func showChanges(ctx context.Context, a *app, names []string, once bool) error {
 }
 
 // showNow prints who leads each of the names now.
-func showNow(ctx context.Context, a *app, s *primacy.Session, names []string) error {
+func showNow(ctx context.Context, a *app, store driver.Store, s *primacy.Session, names []string) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	for _, n := range names {
@@ -225,6 +225,7 @@ func showNow(ctx context.Context, a *app, s *primacy.Session, names []string) er
 		if err != nil {
 			return err
 		}
+		st = shown.NewElected(s, store, false).Correct(ctx, st)[0]
 		if err := printChange(a, st, nil); err != nil {
 			return err
 		}

@@ -94,7 +94,7 @@ func termRows(all []primacy.TermRecord, promotions []core.Promoted) [][]string {
 		if t.By != "" {
 			ended += ", asked by " + clean(t.By)
 		}
-		rows = append(rows, []string{t.Token.String(), clean(t.ID), clock(t.From), endedAt(t), gapBefore(t), timeline,
+		rows = append(rows, []string{t.Token.String(), clean(t.ID), clock(t.From), endedAt(t), shown.GapBefore(t), timeline,
 			from, ground, ended})
 	}
 	return rows

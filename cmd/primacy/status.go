@@ -59,12 +59,17 @@ func showStatus(ctx context.Context, a *app, name string, all bool) error {
 	if all {
 		return showAll(ctx, a, st, s, name)
 	}
+	return showOne(ctx, a, st, s, name)
+}
+
+func showOne(ctx context.Context, a *app, st driver.Store, s *primacy.Session, name string) error {
 	state, err := s.Election(name).State(ctx)
 	if err != nil {
 		return err
 	}
 	state = shown.NewElected(s, st, false).Correct(ctx, state)[0]
 	past, _ := s.Election(name).History(ctx, loopTerms) // a store without it shows the line
+	past = shown.WithoutElected(past, state.Leader != nil)
 	standing, names, pausedErr := pausesAndNames(ctx, s, name)
 	paused, over := pausesOf(standing, names...), standing.Of(names...)
 	sick, waits := outside(ctx, st, name)

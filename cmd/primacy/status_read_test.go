@@ -15,6 +15,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/memstore"
+	pauses "github.com/primacy-go/primacy/pause"
 )
 
 // historyReads notes whose terms are read, and refuses those of some.
@@ -180,4 +181,53 @@ func TestStatusSaysThatAGroupIsNotKnown(t *testing.T) {
 	if _, _, err := pausesAndNames(t.Context(), s, "other"); err != nil {
 		t.Errorf("of no shard: %v", err)
 	}
+}
+
+// In a pause of elections whoever holds a name for the moment of giving it back leads in no view.
+func TestWhoGivesAPlaceBackIsToldAsNoLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := memstore.New(memstore.Options{})
+		s, err := primacy.NewSession(st, &primacy.Options{ID: "web-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(context.Background())
+		term, err := s.Election("n").Campaign(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		p := pauses.Pause{By: "ops", Reason: "drill", NoElections: true}
+		if _, err := pauses.Set(t.Context(), st, p); err != nil {
+			t.Fatal(err)
+		}
+		if err := term.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, verb := range []string{"observe", "status", "history"} {
+			lease, err := st.Grant(t.Context(), "web-2", time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := lease.Claim(t.Context(), driver.Claim{Name: "n", ID: "x" + verb}); err != nil {
+				t.Fatal(err)
+			}
+			time.AfterFunc(time.Second, func() { _ = st.Revoke(context.Background(), lease.ID()) })
+			var out bytes.Buffer
+			a := &app{stdout: &out, stderr: &out, output: "ndjson", timeout: 10 * time.Second}
+			switch verb {
+			case "observe":
+				err = showNow(t.Context(), a, st, s, []string{"n"})
+			case "status":
+				err = showOne(t.Context(), a, st, s, "n")
+			case "history":
+				err = showTerms(t.Context(), a, st, s, "n", 0)
+			}
+			if got := out.String(); strings.Contains(got, `"leads":true`) || verb == "observe" &&
+				!strings.Contains(got, `"leader":null`) || !strings.Contains(got, "web-1") && verb != "observe" {
+				t.Errorf("%s: %s (%v)", verb, got, err)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
 }

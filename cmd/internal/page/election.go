@@ -155,6 +155,7 @@ func election(ctx context.Context, p *Page, q url.Values) (content, error) {
 	case err != nil:
 		noHistory = fmt.Sprintf("The history could not be read: %v.", err)
 	}
+	past = shown.WithoutElected(past, e.State.Leader != nil)
 	r := rowOf(e)
 	if s := staleOf(pic); s.Nothing {
 		r.Health, r.Level, r.Mark, r.Trouble, r.NotRead = "not known", top.Idle, "?", false, true

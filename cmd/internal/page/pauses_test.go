@@ -260,3 +260,31 @@ func TestWhoIsUnhealthyIsShown(t *testing.T) {
 		}
 	})
 }
+
+// Who is elected in a pause of elections, and gives the place back, leads in no part of a view.
+func TestWhoGivesAPlaceBackLeadsNowhere(t *testing.T) {
+	within(t, Options{}, func(s *site) {
+		leader := s.stands("web-1", "billing", "")
+		s.get("/ui/")
+		next, err := s.store.Grant(t.Context(), "web-2", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := next.Claim(t.Context(), driver.Claim{Name: "billing", ID: "next"}); err != nil {
+			t.Fatal(err)
+		}
+		p := pause.Pause{Scope: "billing", By: "ops", Reason: "drill", NoElections: true}
+		if _, err := pause.Set(t.Context(), s.store, p); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		s.get("/ui/")
+		_ = leader.Close(context.Background())
+		time.Sleep(1200 * time.Millisecond)
+		got := s.wants(s.get("/ui/election?name=billing"), 200, "elected, and not leading", "web-1")
+		j := s.get("/ui/election?name=billing", "Accept", "application/json").text
+		if strings.Contains(got.text, "<td>leads now</td>") || strings.Contains(j, `"leads":true`) {
+			t.Errorf("somebody leads: %s\n%s", mainOf(got.text), j)
+		}
+	})
+}

@@ -119,3 +119,13 @@ func (e *Elected) began(ctx context.Context, name string, token primacy.Token) b
 	}
 	return err != nil || len(past) == 0
 }
+
+// WithoutElected returns the terms, the newest first, without that of who is elected and does not
+// lead: the store shows it as the leader's, and it has no beginning. Leads says whether anybody
+// leads, as [Elected.Correct] has it.
+func WithoutElected(past []primacy.TermRecord, leads bool) []primacy.TermRecord {
+	if !leads && len(past) > 0 && past[0].Reason == primacy.Leads && past[0].From.IsZero() {
+		return past[1:]
+	}
+	return past
+}

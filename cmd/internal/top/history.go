@@ -44,6 +44,9 @@ func (w *watcher) readHistory(ctx context.Context, name string) {
 	t.readToken, t.readAt, t.read, t.termErr = token, w.now(), true, err
 	w.version++
 	if t.tries++; err == nil {
+		if token == 0 && len(terms) > 0 && terms[0].Reason == primacy.Leads && !terms[0].recorded() {
+			terms = terms[1:] // who is elected in a pause, and does not lead
+		}
 		if t.terms = terms; slices.ContainsFunc(terms, Term.recorded) {
 			w.recorded[name] = true
 		}
