@@ -313,14 +313,14 @@ const healthShown = 24 * time.Hour
 
 // outside returns who has said last, of those that stand or stood for name, that it is unhealthy,
 // and who waits for the end of a pause.
-func outside(ctx context.Context, st driver.Store, name string) (sick []healthRecord, waits []heldBack) {
+func outside(ctx context.Context, st driver.Store, name string) (sick []healthRecord, waits []heldBack, err error) {
 	j, ok := st.(driver.Journal)
 	if !ok {
-		return nil, nil
+		return nil, nil, nil
 	}
 	records, err := j.Records(ctx, healthJournals+name, "", healthKept)
 	if err != nil {
-		return nil, nil
+		return nil, nil, err
 	}
 	type subject struct {
 		id      string
@@ -345,7 +345,7 @@ func outside(ctx context.Context, st driver.Store, name string) (sick []healthRe
 		}
 	}
 	slices.Reverse(waits)
-	return sick, waits
+	return sick, waits, nil
 }
 
 // mostSick is of how many names it is read who is unhealthy.
@@ -365,7 +365,7 @@ func allUnhealthy(ctx context.Context, st driver.Store) (map[string][]page.Sick,
 	found := make([][]healthRecord, len(names))
 	eachOf(len(names), func(i int) {
 		names[i] = strings.TrimPrefix(names[i], healthJournals)
-		found[i], _ = outside(ctx, st, names[i])
+		found[i], _, _ = outside(ctx, st, names[i])
 	})
 	all := map[string][]page.Sick{}
 	for i, records := range found {

@@ -365,10 +365,10 @@ func leaderless(ctx context.Context, st driver.Store, p pauses.Pause, standing m
 		return !p.Covers(name) || standing[name]
 	})
 	names = names[:min(len(names), mostSick)]
-	waits := make([][]heldBack, len(names))
+	waits, errs := make([][]heldBack, len(names)), make([]error, len(names))
 	eachOf(len(names), func(i int) {
 		names[i] = strings.TrimPrefix(names[i], healthJournals)
-		_, waits[i] = outside(ctx, st, names[i])
+		_, waits[i], errs[i] = outside(ctx, st, names[i])
 	})
 	for i, name := range names {
 		effect, next := "", pauses.Strongest(left, name)
@@ -384,7 +384,7 @@ func leaderless(ctx context.Context, st driver.Store, p pauses.Pause, standing m
 		}
 		effects = append(effects, effectJSON{name, effect})
 	}
-	return effects, ctx.Err()
+	return effects, errors.Join(append(errs, ctx.Err())...)
 }
 
 func idsOf(waits []heldBack) (ids []string) {

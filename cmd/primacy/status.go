@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,11 +69,19 @@ func showOne(ctx context.Context, a *app, st driver.Store, s *primacy.Session, n
 		return err
 	}
 	state = shown.NewElected(s, st, false).Correct(ctx, state)[0]
-	past, _ := s.Election(name).History(ctx, loopTerms) // a store without it shows the line
+	var notes []string // what could not be read: what is shown does not say so by itself
+	note := func(what string, err error) {
+		if err != nil && !errors.Is(err, primacy.ErrInvalid) { // a store without a history shows the line
+			notes = append(notes, what+": "+oneLine(err))
+		}
+	}
+	past, err := s.Election(name).History(ctx, loopTerms)
+	note("the history could not be read", err)
 	past = shown.WithoutElected(past, state.Leader != nil)
 	standing, names, pausedErr := pausesAndNames(ctx, s, name)
 	paused, over := pausesOf(standing, names...), standing.Of(names...)
-	sick, waits := outside(ctx, st, name)
+	sick, waits, err := outside(ctx, st, name)
+	note("who is unhealthy, and who waits for the end of a pause, is not known", err)
 	waits = slices.DeleteFunc(waits, func(h heldBack) bool { // about to find out that it is over, or standing
 		return over == nil || !over.NoElections || inLineOf(state, h.ID)
 	})
@@ -88,8 +97,9 @@ func showOne(ctx context.Context, a *app, st driver.Store, s *primacy.Session, n
 			j.Since = since(past, state.Leader.Token)
 		}
 		err = a.writeJSON(j)
-		if pausedErr != nil { // no pause in the JSON does not say that there is none
-			a.say("what is paused is not known: %s", oneLine(pausedErr))
+		note("what is paused is not known", pausedErr)
+		for _, n := range notes {
+			a.say("%s", n)
 		}
 	} else {
 		err = printLine(a, state, past, st.Caps().Store)
@@ -99,6 +109,9 @@ func showOne(ctx context.Context, a *app, st driver.Store, s *primacy.Session, n
 			fmt.Fprintf(a.stdout, "\nNOT ELECTED: %s, whom %s named to lead next: it has lost its place, token %d; "+
 				"while somebody leads it can be named again: 'primacy transfer --to'\n",
 				clean(l.ID), clean(l.By), l.Token)
+		}
+		for _, n := range notes {
+			fmt.Fprintf(a.stdout, "\n%s\n", n)
 		}
 	}
 	if err == nil && state.Leader == nil {
@@ -155,10 +168,17 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	states = shown.NewElected(s, st, false).Correct(ctx, states...)
 	paused, pausedErr := pausesBelow(ctx, st, prefix)
 	if a.output != "table" {
-		return writeStates(a, states, sinces(ctx, s, states), paused)
+		led, unread := sinces(ctx, s, states)
+		if pausedErr != nil { // no pause in the JSON does not say that there is none
+			a.say("what is paused is not known: %s", oneLine(pausedErr))
+		}
+		if unread != "" {
+			a.say("%s", unread)
+		}
+		return writeStates(a, states, led, paused)
 	}
 	defer func() { printPauses(a, paused, pausedErr) }()
-	led := sinces(ctx, s, states) // before the rest, which may take all the time there is
+	led, unread := sinces(ctx, s, states) // before the rest, which may take all the time there is
 	left := deserted(ctx, s, st, prefix, states)
 	if len(states) == 0 {
 		start := ""
@@ -179,11 +199,22 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 	if err := table(a.stdout, rows...); err != nil {
 		return err
 	}
+	if unread != "" {
+		fmt.Fprintln(a.stdout, unread)
+	}
 	if err := left.print(a); err != nil {
 		return err
 	}
-	printAsOf(a, states[0].AsOf, st.Caps().Store, states[0].Revision)
+	printAsOf(a, states[0].AsOf, st.Caps().Store, commonRevision(states))
 	return nil
+}
+
+// commonRevision returns the revision at which all states were read, 0 if each has its own.
+func commonRevision(states []primacy.State) uint64 {
+	if slices.ContainsFunc(states, func(st primacy.State) bool { return st.Revision != states[0].Revision }) {
+		return 0
+	}
+	return states[0].Revision
 }
 
 // termJournals is where the terms of elections are recorded, by name.
@@ -211,9 +242,7 @@ func deserted(ctx context.Context, s *primacy.Session, st driver.Store, prefix s
 	if err != nil {
 		return leftAlone{err: err}
 	}
-	names = slices.DeleteFunc(names, func(journal string) bool {
-		return slices.ContainsFunc(states, func(st primacy.State) bool { return termJournals+st.Name == journal })
-	})
+	names = unstood(names, states)
 	left.more = max(0, len(names)-maxSince)
 	all, errs := make([]terms, len(names)-left.more), make([]error, len(names)-left.more)
 	eachOf(len(all), func(i int) {
@@ -229,6 +258,15 @@ func deserted(ctx context.Context, s *primacy.Session, st driver.Store, prefix s
 		}
 	}
 	return left
+}
+
+// unstood returns the journals of those names that are not in states.
+func unstood(journals []string, states []primacy.State) []string {
+	stands := make(map[string]bool, len(states)) // there may be tens of thousands of each
+	for _, st := range states {
+		stands[st.Name] = true
+	}
+	return slices.DeleteFunc(journals, func(j string) bool { return stands[strings.TrimPrefix(j, termJournals)] })
 }
 
 // lastLed returns the last term of an election, or the loop that it ended; none if it is not
@@ -403,19 +441,27 @@ func printAsOf(a *app, asOf time.Time, store string, revision uint64) {
 // maxSince is of how many names a list says since when they are led: each is a request.
 const maxSince = 200
 
-// sinces returns since when the leaders of states lead, zero where it is not known.
-func sinces(ctx context.Context, s *primacy.Session, states []primacy.State) []time.Time {
-	out := make([]time.Time, len(states))
+// sinces returns since when the leaders of states lead, zero where it is not known; and, in words,
+// why it is not known of those that it should be.
+func sinces(ctx context.Context, s *primacy.Session, states []primacy.State) (led []time.Time, unread string) {
+	led = make([]time.Time, len(states))
 	if len(states) > maxSince {
-		return out
+		return led, fmt.Sprintf("since when is told of %d names at most: give a PREFIX", maxSince)
 	}
+	errs := make([]error, len(states))
 	eachOf(len(states), func(i int) {
 		if st := states[i]; st.Leader != nil {
-			past, _ := s.Election(st.Name).History(ctx, 1)
-			out[i] = since(past, st.Leader.Token)
+			past, err := s.Election(st.Name).History(ctx, 1)
+			if led[i] = since(past, st.Leader.Token); !errors.Is(err, primacy.ErrInvalid) {
+				errs[i] = err
+			}
 		}
 	})
-	return out
+	if errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil }); len(errs) > 0 {
+		unread = fmt.Sprintf("since when could not be read of %d %s: %s", len(errs),
+			plural(len(errs), "name", "names"), oneLine(errs[0]))
+	}
+	return led, unread
 }
 
 // eachOf calls do for 0 to n-1, a few at the same time.

@@ -231,3 +231,68 @@ func TestWhoGivesAPlaceBackIsToldAsNoLeader(t *testing.T) {
 		}
 	})
 }
+
+// The names that somebody stands for are told from the others in one look at each: with 10,000 of
+// them each look at all the others took half a minute, before the first line.
+func TestNamesThatNobodyStandsForAreFoundInOneLook(t *testing.T) {
+	const n = 2000
+	var states []primacy.State
+	journals := []string{termJournals + "left"}
+	for i := range n {
+		states = append(states, primacy.State{Name: fmt.Sprintf("n-%04d", i)})
+		journals = append(journals, termJournals+states[i].Name)
+	}
+	var got []string
+	did := testing.AllocsPerRun(1, func() { got = unstood(slices.Clone(journals), states) })
+	if !slices.Equal(got, journals[:1]) || did > 10*n {
+		t.Errorf("%q; %v allocations for %d names", got, did, n)
+	}
+}
+
+// What status could not read it names: an election whose history is refused is not told as one
+// without a history.
+func TestStatusSaysWhatItCouldNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &historyReads{Store: memstore.New(memstore.Options{})}
+		s, err := primacy.NewSession(st, &primacy.Options{ID: "web-1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close(context.Background())
+		term, err := s.Election("billing").Campaign(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = term.Resign(context.Background()) }() // Close waits for that
+		time.Sleep(time.Second)
+		st.refused = "billing"
+		for _, output := range []string{"table", "json"} {
+			var out, said bytes.Buffer
+			a := &app{stdout: &out, stderr: &said, output: output, timeout: time.Minute}
+			if output == "table" {
+				said = bytes.Buffer{}
+				a.stderr = &out
+			}
+			if err := showOne(t.Context(), a, st, s, "billing"); err != nil {
+				t.Fatal(err)
+			}
+			if err := showAll(t.Context(), a, st, s, ""); err != nil {
+				t.Fatal(err)
+			}
+			told := out.String() + said.String()
+			for _, want := range []string{"the history could not be read: ", "no permission",
+				"since when could not be read of 1 name: "} {
+				if !strings.Contains(told, want) {
+					t.Errorf("%s lacks %q:\n%s", output, want, told)
+				}
+			}
+		}
+		all := make([]primacy.State, maxSince+1)
+		if _, why := sinces(t.Context(), s, all); !strings.Contains(why, "give a PREFIX") {
+			t.Errorf("of %d names: %q", len(all), why)
+		}
+		if got := commonRevision([]primacy.State{{Revision: 5}, {Revision: 7}}); got != 0 {
+			t.Errorf("revision %d of two lines that have each their own", got)
+		}
+	})
+}

@@ -63,7 +63,7 @@ func runTop(ctx context.Context, a *app, o topOptions) error {
 		return fmt.Errorf("--every %v: use at least 100ms", o.every)
 	}
 	in, out := pageTerminal(a, o)
-	if out != nil && !stderrIsTerminal(a) {
+	if out != nil && stderrIsTerminal(a) {
 		a.verbose = false // log lines would be written across the page
 	}
 	s, st, done, err := a.openSession(ctx, primacy.Options{}, false)
@@ -118,7 +118,7 @@ func pageTerminal(a *app, o topOptions) (in, out *os.File) {
 
 func stderrIsTerminal(a *app) bool {
 	f, ok := a.stderr.(*os.File)
-	return !ok || !term.IsTerminal(int(f.Fd()))
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // utf8Locale says whether the terminal's user reads UTF-8.
