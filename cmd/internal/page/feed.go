@@ -99,13 +99,15 @@ func (f *feed) use(ctx context.Context) {
 	if !f.running && f.ctx.Err() == nil {
 		run, cancel := context.WithCancel(f.ctx)
 		f.running, f.cancel, f.since = true, cancel, time.Now()
+		f.live.Forget() // what ended the last reading says nothing of the store as it is now
+		f.picked = false
 		f.wg.Go(func() { f.live.Run(run) })
 		f.wg.Go(func() { f.rest(run) })
 	}
 	since := f.since
 	f.mu.Unlock()
-	if old := time.Now().Add(-f.young); old.After(since) { // the store was slow, or the list long
-		if asOf, _ := f.live.Read(); asOf.Before(old) {
+	if old := time.Now().Add(-f.young); top.Older(since, old) { // the store was slow, or the list long
+		if asOf, _ := f.live.Read(); top.Older(asOf, old) {
 			f.live.Hurry()
 		}
 		since = old
@@ -114,7 +116,7 @@ func (f *feed) use(ctx context.Context) {
 	defer late.Stop()
 	for {
 		later := f.later()
-		if asOf, err := f.live.Read(); err != nil || asOf.After(since) {
+		if asOf, err := f.live.Read(); err != nil || asOf.After(since) && !top.Older(asOf, since) {
 			return
 		}
 		select {

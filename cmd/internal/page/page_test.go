@@ -29,6 +29,7 @@ type site struct {
 	store *memstore.Store
 	lists atomic.Int64 // of the store, that were asked for
 	down  atomic.Bool  // it does not answer
+	slow  func(context.Context) error
 }
 
 // within runs a test in fake time.
@@ -41,6 +42,11 @@ func within(t *testing.T, o Options, test func(s *site)) {
 		list := o.Source.List
 		o.Source.List = func(ctx context.Context) ([]primacy.State, error) {
 			s.lists.Add(1)
+			if s.slow != nil {
+				if err := s.slow(ctx); err != nil {
+					return nil, err
+				}
+			}
 			if s.down.Load() {
 				return nil, fmt.Errorf("%w: nobody is there", primacy.ErrUnreachable)
 			}

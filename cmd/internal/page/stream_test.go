@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -370,4 +371,43 @@ func TestEachListenerHasRoomForTabs(t *testing.T) {
 	opens(0, 503)()
 	defer opens(1, 200)()
 	opens(1, 503)()
+}
+
+// Who comes when nobody has looked for a while is shown the present of a store that answers,
+// whatever the last reading had ended with.
+func TestAnOldEndOfReadingIsNotTheStores(t *testing.T) {
+	for _, took := range []time.Duration{20 * time.Millisecond, time.Second} {
+		within(t, Options{}, func(s *site) {
+			s.slow = func(ctx context.Context) error {
+				select {
+				case <-time.After(took):
+					return nil
+				case <-ctx.Done():
+					return fmt.Errorf("list: %w", ctx.Err())
+				}
+			}
+			s.stands("web-1", "billing", "")
+			fresh := func() bool {
+				text := s.get("/ui/", "Accept", "application/json").text
+				return strings.Contains(text, `"stale":false`)
+			}
+			for i := range 50 { // a list is under way when the reading ends
+				time.Sleep(time.Minute + time.Duration(i*7)*time.Millisecond)
+				if !fresh() {
+					t.Fatalf("lists of %v: stale at look %d", took, i)
+				}
+			}
+			s.down.Store(true)
+			time.Sleep(5 * time.Second)
+			if fresh() {
+				t.Errorf("lists of %v: an outage is not told", took)
+			}
+			time.Sleep(time.Minute)
+			s.down.Store(false)
+			time.Sleep(time.Hour)
+			if !fresh() {
+				t.Errorf("lists of %v: stale an hour after an outage", took)
+			}
+		})
+	}
 }

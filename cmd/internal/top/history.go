@@ -132,7 +132,7 @@ func (t *track) stale(now time.Time) bool {
 func (w *watcher) view() *view {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := &view{asOf: w.asOf, err: w.err, every: w.every, version: w.version, paused: w.paused,
+	v := &view{asOf: w.asOf, err: w.err, every: w.every, lasts: w.lasts, version: w.version, paused: w.paused,
 		rows: make([]*row, 0, len(w.tracks))}
 	rows := make([]row, len(w.tracks)) // one piece of memory, not thousands
 	for name, t := range w.tracks {

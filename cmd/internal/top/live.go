@@ -69,6 +69,13 @@ func (l *Live) Read() (asOf time.Time, err error) {
 	return l.w.asOf, l.w.err
 }
 
+// Forget has an error of an earlier Run count no more.
+func (l *Live) Forget() {
+	l.w.mu.Lock()
+	defer l.w.mu.Unlock()
+	l.w.err = nil
+}
+
 // Picture is what is known at one time.
 type Picture struct {
 	Entries []Entry   // the worst first
@@ -76,6 +83,7 @@ type Picture struct {
 	Err     error     // why the last list failed
 	Every   time.Duration
 
+	lasts   time.Duration
 	version uint64    // of what the entries were made of
 	made    time.Time // the AsOf that they were judged by
 }
@@ -95,14 +103,15 @@ func (l *Live) Picture() Picture {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.w.mu.Lock()
-	version, asOf, err := l.w.version, l.w.asOf, l.w.err
+	version, asOf, err, lasts := l.w.version, l.w.asOf, l.w.err, l.w.lasts
 	l.w.mu.Unlock()
 	if p := &l.last; p.version == version && !p.made.IsZero() && asOf.Sub(p.made) < judgedFor {
-		p.AsOf, p.Err = asOf, err
+		p.AsOf, p.Err, p.lasts = asOf, err, lasts
 		return *p
 	}
 	v := l.w.view()
-	l.last = Picture{Entries: v.entries(), AsOf: v.asOf, Err: v.err, Every: v.every, version: v.version, made: v.asOf}
+	l.last = Picture{Entries: v.entries(), AsOf: v.asOf, Err: v.err, Every: v.every, lasts: v.lasts,
+		version: v.version, made: v.asOf}
 	return l.last
 }
 
@@ -122,12 +131,16 @@ func (p Picture) Below(prefix string) []Entry {
 
 // Stale says whether the picture must not look live at an instant.
 func (p Picture) Stale(now time.Time) bool {
-	return p.AsOf.IsZero() || p.Err != nil || now.Sub(p.AsOf) > p.Lasts()
+	return p.AsOf.IsZero() || p.Err != nil || Older(p.AsOf, now.Add(-p.Lasts()))
 }
 
 // Lasts is for how long after it was read the picture may look live: after a list there is a rest
 // of 2 s at most, and the next one takes its time.
-func (p Picture) Lasts() time.Duration { return p.Every + 3*time.Second }
+func (p Picture) Lasts() time.Duration { return max(p.Every+3*time.Second, p.lasts) }
+
+// Older says whether an instant was before another by either clock: while the machine slept, Go's
+// monotonic one stood still, and the wall clock may have been set.
+func Older(t, than time.Time) bool { return age(t, than) > 0 }
 
 // readThese reads histories, snapAtOnce at a time, and begins none after late has ended: one that
 // is cut short would count as one that cannot be read.

@@ -68,14 +68,19 @@ func (u *ui) refresh() {
 
 // age is how old the picture is. A clock may have been set, and the machine may have slept: the
 // larger of both counts.
-func (u *ui) age() time.Duration {
-	now := u.now()
-	return max(now.Sub(u.view.asOf), now.Round(0).Sub(u.view.asOf.Round(0)))
+func (u *ui) age() time.Duration { return age(u.view.asOf, u.now()) }
+
+func age(asOf, now time.Time) time.Duration {
+	return max(now.Sub(asOf), now.Round(0).Sub(asOf.Round(0)))
 }
 
 // stale says whether the picture must not look live.
 func (u *ui) stale() bool {
-	return u.view.asOf.IsZero() || u.age() > u.view.every+2*time.Second
+	lasts := u.view.every + atLeast
+	if u.view.err == nil {
+		lasts = max(lasts, u.view.lasts)
+	}
+	return u.view.asOf.IsZero() || u.age() > lasts
 }
 
 // current returns the selected row, or nil if there is none. Where it is gone, the one in its place

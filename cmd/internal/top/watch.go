@@ -42,7 +42,7 @@ const (
 // costs bound what is asked of a store.
 type costs struct {
 	rests       int           // times as long as a list took: no list is asked for
-	mostRest    time.Duration // but no longer than that; 0: no bound
+	mostRest    time.Duration // but no longer than that
 	leases      int           // asked of in one refresh
 	leasesEvery time.Duration // 0: in each refresh
 	pace        time.Duration // from one history to the next
@@ -50,7 +50,7 @@ type costs struct {
 }
 
 // onTerminal are the costs of one operator's page.
-var onTerminal = costs{rests: 4, leases: leasesAtOnce, pace: historyPace, pausesEvery: pausesEvery}
+var onTerminal = costs{rests: 4, mostRest: 8 * time.Second, leases: leasesAtOnce, pace: historyPace, pausesEvery: pausesEvery}
 
 // watcher keeps the page's figures up to date.
 type watcher struct {
@@ -72,11 +72,12 @@ type watcher struct {
 	asked    time.Time // when recorded was read
 	askedOf  time.Time // when leases were asked for
 	paused   []string
-	pausedAt time.Time // when that was read
-	err      error     // of the last list
-	version  uint64    // grows with each change of what is known of any name
-	due      []string  // names whose terms should be read
-	dueAsOf  time.Time // when they were looked for
+	pausedAt time.Time     // when that was read
+	err      error         // of the last list
+	lasts    time.Duration // a picture may look live: until the next one is there
+	version  uint64        // grows with each change of what is known of any name
+	due      []string      // names whose terms should be read
+	dueAsOf  time.Time     // when they were looked for
 }
 
 // track is what is known of one name.
@@ -110,6 +111,7 @@ type view struct {
 	asOf  time.Time // when it was read; zero: not yet
 	err   error
 	every time.Duration
+	lasts time.Duration // it may look live for so long after it was read
 
 	version uint64 // of what it was made of
 	paused  []string
@@ -121,8 +123,8 @@ func newWatcher(src Source, every time.Duration) *watcher {
 		ready: func() {}, kick: make(chan struct{}, 1), costs: onTerminal}
 }
 
-// run refreshes until ctx ends. A list that takes long is asked for more seldom: on a terminal at
-// most a fifth of the time is spent on it.
+// run refreshes until ctx ends. A list that takes long is asked for more seldom: on a terminal a
+// fifth of the time is spent on it, or more where it takes longer than two seconds.
 func (w *watcher) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -132,18 +134,31 @@ func (w *watcher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		w.refresh(ctx)
+		took := time.Since(began)
+		pause := max(w.every-took, min(time.Duration(w.costs.rests)*took, w.costs.mostRest))
+		w.restsFor(pause, took)
 		w.ready()
-		pause := time.Duration(w.costs.rests) * time.Since(began)
-		if w.costs.mostRest > 0 {
-			pause = min(pause, w.costs.mostRest)
-		}
-		rest := time.NewTimer(max(w.every-time.Since(began), pause))
+		rest := time.NewTimer(pause)
 		select {
 		case <-rest.C:
 		case <-w.kick:
 		case <-ctx.Done():
 		}
 		rest.Stop()
+	}
+}
+
+// atLeast is for how long a picture may look live beside the rest after it and the next reading.
+const atLeast = 2 * time.Second
+
+// restsFor keeps for how long the picture that was just read is the newest that there can be: the
+// next one comes after a rest, and takes its time. Without that a store that answers each list, but
+// slowly, would be told as one that does not answer.
+func (w *watcher) restsFor(pause, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		w.lasts = pause + 2*took + atLeast
 	}
 }
 
@@ -159,8 +174,8 @@ func (w *watcher) hurry() {
 }
 
 // refresh reads all once.
-func (w *watcher) refresh(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func (w *watcher) refresh(over context.Context) {
+	ctx, cancel := context.WithTimeout(over, patience)
 	defer cancel()
 	slow := time.AfterFunc(2*time.Second, w.ready) // the page says that it waits
 	defer slow.Stop()
@@ -169,6 +184,10 @@ func (w *watcher) refresh(ctx context.Context) {
 	pausesRead()
 	now := w.now()
 	w.mu.Lock()
+	if err != nil && over.Err() != nil { // nobody waits for it any more: that says nothing of the store
+		w.mu.Unlock()
+		return
+	}
 	if w.err = err; err != nil {
 		w.mu.Unlock()
 		return

@@ -326,3 +326,46 @@ func TestWorkThatCameToItsEndIsNoTrouble(t *testing.T) {
 		}
 	}
 }
+
+// A store that answers each list, but slowly, is not told as one that does not answer: a picture
+// may look live until the next one is there.
+func TestASlowStoreAnswers(t *testing.T) {
+	for _, took := range []time.Duration{time.Millisecond, 700 * time.Millisecond, 4 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			down, ctx := make(chan struct{}), t.Context()
+			src := Source{Store: "etcd", List: func(ctx context.Context) ([]primacy.State, error) {
+				select {
+				case <-down:
+					<-ctx.Done()
+					return nil, ctx.Err()
+				case <-time.After(took):
+				}
+				return []primacy.State{state("n", "a", 3)}, nil
+			}}
+			w, l := newWatcher(src, time.Second), NewLive(src, 500*time.Millisecond, func() {})
+			u := &ui{store: "etcd", watch: w, now: time.Now, w: 80, h: 24, can: true}
+			ctx, cancel := context.WithCancel(ctx)
+			var wg sync.WaitGroup
+			wg.Go(func() { w.run(ctx) })
+			wg.Go(func() { l.Run(ctx) })
+			time.Sleep(30 * time.Second)
+			stale := 0
+			for range 500 {
+				time.Sleep(100 * time.Millisecond)
+				if u.refresh(); u.stale() || l.Picture().Stale(time.Now()) {
+					stale++
+				}
+			}
+			if stale > 0 {
+				t.Errorf("lists take %v: %d of 500 looks were stale", took, stale)
+			}
+			close(down)
+			time.Sleep(time.Minute)
+			if u.refresh(); !u.stale() || !l.Picture().Stale(time.Now()) {
+				t.Errorf("lists took %v: it does not answer, and that is not told", took)
+			}
+			cancel()
+			wg.Wait()
+		})
+	}
+}
