@@ -221,10 +221,10 @@ func offerMembers(st primacy.State, args []string) (all [][2]string) {
 		return nil
 	}
 	if st.Leader != nil {
-		all = append(all, [2]string{st.Leader.ID, "leads " + clean(st.Name)})
+		all = append(all, [2]string{st.Leader.ID, "leads " + named(st.Name)})
 	}
 	for _, w := range st.Waiting {
-		all = append(all, [2]string{w.ID, "waits for " + clean(st.Name)})
+		all = append(all, [2]string{w.ID, "waits for " + named(st.Name)})
 	}
 	return all
 }

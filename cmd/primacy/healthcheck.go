@@ -387,11 +387,11 @@ func printOutside(a *app, st primacy.State, sick []healthRecord, waits []heldBac
 				does += ", since " + printable(h.Why)
 			}
 		}
-		fmt.Fprintf(a.stdout, "\nUNHEALTHY: %s said so at %s, and %s: %s\n", clean(h.ID), clock(h.At), does,
+		fmt.Fprintf(a.stdout, "\nUNHEALTHY: %s said so at %s, and %s: %s\n", named(h.ID), clock(h.At), does,
 			printable(h.Text))
 	}
 	for _, h := range waits {
-		fmt.Fprintf(a.stdout, "\nNOT STANDING: %s, since %s: it waits for the end of the pause\n", clean(h.ID),
+		fmt.Fprintf(a.stdout, "\nNOT STANDING: %s, since %s: it waits for the end of the pause\n", named(h.ID),
 			clock(h.Since))
 	}
 }

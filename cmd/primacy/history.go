@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -62,7 +63,7 @@ func showTerms(ctx context.Context, a *app, st driver.Store, s *primacy.Session,
 		all = shown.WithoutElected(all, begun(ctx, s, st, name))
 	}
 	if n := s.Stats().Unreadable; n > 0 {
-		a.say("warning: %d %s of %s left out: unreadable", n, plural(int(n), "record", "records"), clean(name))
+		a.say("warning: %d %s of %s left out: unreadable", n, plural(int(n), "record", "records"), named(name))
 	}
 	switch {
 	case a.output != "table":
@@ -137,7 +138,7 @@ func loops(r primacy.TermRecord) bool {
 // row is the line of a group.
 func (g terms) row() []string {
 	last, first := g[0], g[len(g)-1]
-	token, by := last.Token.String(), orDash(last.By)
+	token, by := last.Token.String(), cmp.Or(named(last.By), "-")
 	if len(g) > 1 {
 		token = first.Token.String() + ".." + token
 	}
@@ -159,7 +160,7 @@ func (g terms) leaders() string {
 		ids, more = ids[:most], fmt.Sprintf(" and %d more", len(ids)-most)
 	}
 	for i := range ids {
-		ids[i] = orDash(ids[i])
+		ids[i] = cmp.Or(named(ids[i]), "-")
 	}
 	return strings.Join(ids, ", ") + more
 }

@@ -242,7 +242,7 @@ func printChange(a *app, st primacy.State, err error) error {
 	if when.IsZero() {
 		when = time.Now()
 	}
-	line := fmt.Sprintf("%s  %s  ", when.Format("15:04:05.000"), clean(st.Name))
+	line := fmt.Sprintf("%s  %s  ", when.Format("15:04:05.000"), named(st.Name))
 	switch {
 	case err != nil:
 		line += fmt.Sprintf("the store does not answer (last known: %s): %s", who(st.Leader), oneLine(err))

@@ -121,7 +121,7 @@ func who(s *primacy.Entry) string {
 	case s == nil:
 		return "(nobody)"
 	case s.ID != "":
-		return clean(s.ID)
+		return named(s.ID)
 	case len(s.Value) > 0:
 		return clean(string(s.Value)) + " (another program)"
 	}
@@ -137,6 +137,9 @@ func orDash(s string) string {
 
 // clean makes somebody else's text safe for a terminal: no control characters, not too long.
 func clean(s string) string { return shown.Clean(s) }
+
+// named shows a name or an ID: all of it.
+func named(s string) string { return shown.Name(s) }
 
 func printable(s string) string { return shown.Printable(s) }
 

@@ -108,7 +108,7 @@ func showOne(ctx context.Context, a *app, st driver.Store, s *primacy.Session, n
 		for _, l := range lost {
 			fmt.Fprintf(a.stdout, "\nNOT ELECTED: %s, whom %s named to lead next: it has lost its place, token %d; "+
 				"while somebody leads it can be named again: 'primacy transfer --to'\n",
-				clean(l.ID), clean(l.By), l.Token)
+				named(l.ID), named(l.By), l.Token)
 		}
 		for _, n := range notes {
 			fmt.Fprintf(a.stdout, "\n%s\n", n)
@@ -126,7 +126,7 @@ func pausesAndNames(ctx context.Context, s *primacy.Session, name string) (pause
 	standing, err := pauses.Read(ctx, s.Store())
 	group, overErr := handover.Over(ctx, s, name)
 	if overErr != nil {
-		overErr = fmt.Errorf("%s may be a shard of a group that is paused: %w", clean(name), overErr)
+		overErr = fmt.Errorf("%s may be a shard of a group that is paused: %w", named(name), overErr)
 	}
 	return standing, append([]string{name}, group...), cmp.Or(err, overErr)
 }
@@ -194,7 +194,7 @@ func showAll(ctx context.Context, a *app, st driver.Store, s *primacy.Session, p
 		if st.Leader != nil {
 			token, value = tokenText(st.Leader.Token), orDash(valueText(st.Name, *st.Leader))
 		}
-		rows = append(rows, []string{clean(st.Name), whoAll(st), clock(led[i]), token, fmt.Sprint(waiting(st)), value})
+		rows = append(rows, []string{named(st.Name), whoAll(st), clock(led[i]), token, fmt.Sprint(waiting(st)), value})
 	}
 	if err := table(a.stdout, rows...); err != nil {
 		return err
@@ -296,7 +296,7 @@ func (l leftAlone) print(a *app) error {
 		rows := [][]string{{"NAME", "LED BY", "TOKEN", "ENDED", "WHY"}}
 		for _, g := range l.last {
 			row := g.row()
-			rows = append(rows, []string{clean(g[0].Name), row[1], row[0], clock(g[0].To), row[6]})
+			rows = append(rows, []string{named(g[0].Name), row[1], row[0], clock(g[0].To), row[6]})
 		}
 		fmt.Fprintln(a.stdout, "\nled in the last day, and nobody leads or waits now:")
 		if err := table(a.stdout, rows...); err != nil {
@@ -321,7 +321,7 @@ func below(prefix string) string {
 	if prefix == "" {
 		return ""
 	}
-	return " below " + clean(prefix)
+	return " below " + named(prefix)
 }
 
 // writeStates writes one array for json, an object a line for ndjson.
@@ -358,7 +358,7 @@ func printLine(a *app, st primacy.State, past []primacy.TermRecord, store string
 			cmp.Or(printable(s.Note), "-")})
 	}
 	if st.Leader == nil {
-		fmt.Fprintf(a.stdout, "nobody leads %s\n", clean(st.Name))
+		fmt.Fprintf(a.stdout, "nobody leads %s\n", named(st.Name))
 	}
 	mixed, does := isShared(st), "leads"
 	if len(past) == 0 || len(past) == 1 && past[0].From.IsZero() {
@@ -390,7 +390,7 @@ func printLine(a *app, st primacy.State, past []primacy.TermRecord, store string
 		}
 	}
 	if cluster, ok := strings.CutPrefix(st.Name, pgagent.Prefix); ok {
-		fmt.Fprintf(a.stdout, "\nfor a cluster of PostgreSQL: primacy postgres list --cluster %s\n", clean(cluster))
+		fmt.Fprintf(a.stdout, "\nfor a cluster of PostgreSQL: primacy postgres list --cluster %s\n", named(cluster))
 	}
 	printAsOf(a, st.AsOf, store, st.Revision)
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,7 +152,7 @@ func topAct(ctx context.Context, a *app, s *primacy.Session, st driver.Store, ac
 		return act.State.Name + ": its leader has given it up; nobody leads", nil
 	case act.To != "" && did.Now.Leader.ID != act.To:
 		return act.State.Name + ": ", fmt.Errorf("its leader has given it up, but %s leads now, not %s",
-			who(did.Now.Leader), clean(act.To))
+			who(did.Now.Leader), named(act.To))
 	}
 	return fmt.Sprintf("%s: %s leads now under token %d", act.State.Name, who(did.Now.Leader),
 		did.Now.Leader.Token), nil
@@ -225,8 +226,8 @@ func topRows(all []top.Entry, asOf time.Time) [][]string {
 			token = e.State.Leader.Token.String()
 		}
 		leader, since, waits, changes, lease := e.Row(asOf)
-		rows = append(rows, []string{mark, e.Health, clean(e.State.Name), clean(leader), since, token, waits, changes,
-			lease, orDash(e.Last.Why)})
+		rows = append(rows, []string{mark, e.Health, named(e.State.Name), named(leader), since, token, waits, changes,
+			lease, cmp.Or(e.Last.Why, "-")})
 	}
 	return rows
 }

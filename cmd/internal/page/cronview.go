@@ -145,7 +145,7 @@ func runTitle(run cron.RunInfo) string {
 		s += fmt.Sprintf(", %d scheduled times up to %s", run.Count, utc(run.Upto))
 	}
 	if run.By != "" {
-		s += ", on " + shown.Clean(run.By)
+		s += ", on " + shown.Name(run.By)
 	}
 	return s
 }

@@ -43,14 +43,13 @@ type term struct {
 	From, To       time.Time
 	ToWord         string // instead of To
 	Lasted, Gap    string
-	Why, By, Text  string
+	Why, By        string
 	Leads, Here    bool // it leads; it is the one that led at the instant that was asked about
 	GapIs, Outside bool
 }
 
 const (
 	termsShown = 100
-	longText   = 60 // Why has so much of the text of a request
 )
 
 // ranges are the windows of the timeline.
@@ -348,9 +347,6 @@ func termsOf(past []primacy.TermRecord, said *answer) (all []term) {
 		t := term{ID: "t-" + r.Token.String(), Token: r.Token.String(), Who: named(r.ID), URL: memberURL(r.ID),
 			From: r.From, To: r.To, Lasted: "–", Gap: "–", By: r.By, Leads: r.Reason == primacy.Leads,
 			Why: shown.Why(*r, time.UTC)}
-		if len([]rune(r.Text)) > longText {
-			t.Text = r.Text
-		}
 		if d, known := r.Lasted(); known {
 			t.Lasted = shown.Short(d)
 		}

@@ -153,7 +153,7 @@ func (a answer) is(level, who, detail string) answer {
 func ending(r primacy.TermRecord) string {
 	s := shown.Why(r, time.UTC)
 	if r.By != "" {
-		s += ", asked for by " + shown.Clean(r.By)
+		s += ", asked for by " + shown.Name(r.By)
 	}
 	return s
 }
@@ -162,7 +162,7 @@ func named(id string) string {
 	if id == "" {
 		return "somebody of whom no ID is known"
 	}
-	return shown.Printable(id)
+	return shown.Name(id)
 }
 
 func utc(t time.Time) string { return shown.Clock(t, time.UTC) + " UTC" }

@@ -25,12 +25,12 @@ func Why(r primacy.TermRecord, zone *time.Location) string {
 	case primacy.Leads:
 		return s
 	case primacy.Transferred:
-		s += " to " + cmp.Or(Clean(r.Successor), "another")
+		s += " to " + cmp.Or(Name(r.Successor), "another")
 	case primacy.Unknown, primacy.Expired:
 		s = whyExpired(s, r, zone)
 	}
 	if r.Text != "" {
-		s += ": " + Clean(r.Text)
+		s += ": " + words(r.Text)
 	}
 	if r.Outlived > 0 {
 		s += fmt.Sprintf("; its work was alive %s after the lease deadline", Short(r.Outlived))
@@ -100,8 +100,16 @@ func Short(d time.Duration) string {
 }
 
 // Clean makes somebody else's text safe for a line: no control characters, not too long.
-func Clean(s string) string {
-	const limit = 60
+func Clean(s string) string { return upTo(60, s) }
+
+// Name does the same to a name or an ID, which is never cut: two that begin alike would be told as
+// one, and a command would not know it. What is longer than any of ours may have megabytes.
+func Name(s string) string { return upTo(primacy.MaxName, s) }
+
+// words are those of a record, which has 512 bytes of them at most: what matters may be at the end.
+func words(s string) string { return upTo(600, s) }
+
+func upTo(limit int, s string) string {
 	if len(s) > 8*limit { // a value may have megabytes
 		s = s[:8*limit]
 	}
