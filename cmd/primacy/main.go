@@ -121,12 +121,13 @@ func codeOf(err error) int {
 	return exitUsage // what cobra says of arguments, and what is invalid
 }
 
+// oneLine is an error for a terminal. It may carry what others wrote into the store.
 func oneLine(err error) string {
 	s := strings.TrimPrefix(err.Error(), "primacy: ")
 	if before, verbs, ok := strings.Cut(s, "\n\nDid you mean this?\n"); ok { // cobra's, in lines
 		s = before + "; did you mean " + strings.Join(strings.Fields(verbs), " or ") + "?"
 	}
-	return strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	return printable(strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; "))
 }
 
 func rootCommand(a *app) *cobra.Command {

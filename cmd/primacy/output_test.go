@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -182,5 +183,13 @@ func TestTheStateFileFolderMustBeOurs(t *testing.T) {
 			!strings.Contains(err.Error(), "mode 0700") {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// An ID in the store may be any text, and errors have IDs: a terminal is not given its controls.
+func TestAnErrorHasNoControlsForTheTerminal(t *testing.T) {
+	err := errors.New("primacy: \x1b[2Jweb\u202e-1 has not\tgiven it up\nafter 30s")
+	if got := oneLine(err); got != "·[2Jweb·-1 has not·given it up; after 30s" {
+		t.Errorf("%q", got)
 	}
 }

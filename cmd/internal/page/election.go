@@ -186,7 +186,7 @@ func (p *Page) electionOf(a asked, e top.Entry, r row, past []primacy.TermRecord
 		none = noHistory
 	}
 	terms := map[string]any{"All": termsOf(past, said), "None": none}
-	line := p.lineOf(e)
+	line := map[string]any{"All": p.lineOf(e), "Nothing": s.Nothing}
 	head := map[string]any{"Row": r, "Stale": s, "Asks": p.asksOf(e),
 		"IsLock":      r.Leader != "" && len(past) == 0 && noHistory == "",
 		"AnyoneLeads": r.Leader != ""}
@@ -209,7 +209,7 @@ func (p *Page) electionOf(a asked, e top.Entry, r row, past []primacy.TermRecord
 		newPart("terms", "terms", terms),
 	}}
 	ej := e.Shown()
-	ej.Paused = shown.PauseOf(p.standing.over(over...))
+	ej.Health, ej.Trouble, ej.Paused = r.Health, r.Trouble, shown.PauseOf(p.standing.over(over...))
 	j := map[string]any{"election": ej, "terms": shown.TermsOf(past), "stale": s.Is,
 		"unhealthy": p.standing.sickOf(a.name)}
 	if noHistory != "" {

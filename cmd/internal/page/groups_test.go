@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/top"
 	"github.com/primacy-go/primacy/pause"
 	"github.com/primacy-go/primacy/shards"
 )
@@ -145,4 +146,21 @@ func TestWhatOnlyLooksLikeAGroup(t *testing.T) {
 			s.wants(s.get("/ui/"), 200, name)
 		}
 	})
+}
+
+// A member that loses power records no end. That its shards have gone to others is told all the
+// same, and a history that could not be read does not count as read.
+func TestShardsOfACrashHaveMoved(t *testing.T) {
+	now := clockAt(5, 0)
+	e := top.Entry{State: primacy.State{Name: "tenants/0003"}, Read: true, Terms: []top.Term{
+		{Token: 9, ID: "web-2", From: clockAt(4, 55), Reason: primacy.Leads},
+		{Token: 5, ID: "web-1", From: clockAt(1, 0), ToAfter: clockAt(4, 54), ToBefore: clockAt(4, 55),
+			Reason: primacy.Unknown, Why: "lease expired or process died"},
+	}}
+	g := &group{line: top.Entry{State: primacy.State{Name: "tenants"}}, all: []top.Entry{e}, shards: 6}
+	all, counts, unread := pastMoves(g, now)
+	if len(all) != 1 || !all[0].Latest || !all[0].At.Equal(clockAt(4, 55)) || all[0].To != "web-2" || len(counts) != 1 ||
+		unread != 0 {
+		t.Errorf("%+v, %v, %d unread", all, counts, unread)
+	}
 }

@@ -471,15 +471,19 @@ func TestNothingIsSaidOfWhatWasNotRead(t *testing.T) {
 	within(t, Options{}, func(s *site) {
 		s.stands("web-1", "billing", "")
 		s.down.Store(true)
-		for _, path := range []string{"/ui/", "/ui/election?name=billing", "/ui/members", "/ui/shards"} {
+		for _, path := range []string{"/ui/", "/ui/election?name=billing", "/ui/members", "/ui/shards",
+			"/ui/member?id=web-1"} {
 			got := s.wants(s.get(path), 200, "ot known")
-			for _, no := range []string{"nothing in trouble", "0 elections", "Nobody leads or waits. Start", ">nobody<",
+			for _, no := range []string{"nothing in trouble", "0 elections", "Nobody leads or waits", ">nobody<",
+				">Nothing.<", `num">0<`,
 				"No such member", "There is no group"} {
 				if strings.Contains(got.text, no) {
 					t.Errorf("%s says %q", path, no)
 				}
 			}
 		}
+		s.wants(s.get("/ui/group?name=tenants"), 503, "not known", "nobody is there")
+		s.wants(s.get("/ui/election?name=billing", "Accept", "application/json"), 200, `"health":"not known"`)
 	})
 }
 

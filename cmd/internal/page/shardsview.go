@@ -90,6 +90,7 @@ type transit struct {
 	From, FromURL  string
 	To, ToURL      string
 	At             time.Time // of the end of a term
+	Latest         bool      // nobody recorded it: At is the latest that it can have been
 	Why, State, By string
 	Token          string
 }
@@ -111,7 +112,11 @@ func shardGroup(ctx context.Context, p *Page, q url.Values) (content, error) {
 	if err := primacy.CheckName(name); err != nil {
 		return content{}, bad(http.StatusBadRequest, "This is no name of a group", "%v", err)
 	}
-	g := groupsIn(p.feed.picture().Entries)[name]
+	pic := p.feed.picture()
+	g := groupsIn(pic.Entries)[name]
+	if s := staleOf(pic); g == nil && s.Nothing {
+		return content{}, bad(http.StatusServiceUnavailable, "It is not known", "%s", s.Why)
+	}
 	if g == nil {
 		return content{}, bad(http.StatusNotFound, "There is no such group of shards",
 			"nobody runs %s as a group, and no shard of it was led in the last day", shown.Printable(name))
@@ -121,7 +126,7 @@ func shardGroup(ctx context.Context, p *Page, q url.Values) (content, error) {
 		names = append(names, e.State.Name)
 	}
 	p.feed.show(ctx, names)
-	pic := p.feed.picture() // with what was just read
+	pic = p.feed.picture() // with what was just read
 	if now := groupsIn(pic.Entries)[name]; now != nil {
 		g = now
 	}
@@ -312,11 +317,15 @@ func pastMoves(g *group, now time.Time) (all []transit, counts []string, unread 
 		}
 		_, n, _ := shards.ShardOf(e.State.Name)
 		for i, t := range e.Terms {
-			if t.Why == "" || t.To.IsZero() || now.Sub(t.To) > lately {
+			end := t.To
+			if end.IsZero() { // a machine that lost power records none
+				end = t.ToBefore
+			}
+			if t.Why == "" || end.IsZero() || now.Sub(end) > lately {
 				continue
 			}
-			one := transit{Shard: linkOf(g.line.State.Name, n), From: named(t.ID), FromURL: memberURL(t.ID), At: t.To,
-				Why: t.Why, By: t.By, Token: t.Token.String()}
+			one := transit{Shard: linkOf(g.line.State.Name, n), From: named(t.ID), FromURL: memberURL(t.ID), At: end,
+				Latest: t.To.IsZero(), Why: t.Why, By: t.By, Token: t.Token.String()}
 			if i > 0 && e.Terms[i-1].ID != "" {
 				one.To, one.ToURL = named(e.Terms[i-1].ID), memberURL(e.Terms[i-1].ID)
 			}

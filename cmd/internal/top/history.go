@@ -125,8 +125,21 @@ func (t *track) stale(now time.Time) bool {
 	case len(t.terms) > 0 && t.token() != 0 && t.terms[0].Token != t.token() && t.tries < 4:
 		return now.Sub(t.readAt) > time.Duration(t.tries)*2*time.Second
 	}
-	return false
+	return t.endMayCome(now)
 }
+
+// endMayCome says whether nobody had recorded the end of the last term that ended, and it is time
+// to look again, after pauses that double: its leader writes that when it reaches the store again.
+func (t *track) endMayCome(now time.Time) bool {
+	i := slices.IndexFunc(t.terms, func(term Term) bool { return term.Reason != primacy.Leads })
+	if i < 0 || t.terms[i].Reason != primacy.Unknown || !t.terms[i].To.IsZero() {
+		return false
+	}
+	known := t.readAt.Sub(later(t.terms[i].From, t.terms[i].ToAfter, t.terms[i].ToBefore))
+	return known < keptFor && now.Sub(t.readAt) > max(patience, known)
+}
+
+func later(all ...time.Time) time.Time { return slices.MaxFunc(all, time.Time.Compare) }
 
 // view returns the picture at present.
 func (w *watcher) view() *view {
@@ -145,7 +158,7 @@ func (w *watcher) view() *view {
 		}
 		r := &rows[len(v.rows)]
 		*r = row{name: name, state: t.state, elected: w.recorded[name], lease: t.lease, leased: t.leased,
-			terms: t.terms, read: t.read && t.readToken == t.token()}
+			terms: t.terms, read: t.read && t.termErr == nil && t.readToken == t.token()}
 		t.reckon(r, w.asOf)
 		r.judge()
 		v.rows = append(v.rows, r)
@@ -160,7 +173,7 @@ func (t *track) wasLed(now time.Time) bool {
 		return false
 	}
 	last := t.terms[0]
-	t.gone = slices.MaxFunc([]time.Time{last.From, last.To, last.ToAfter}, time.Time.Compare)
+	t.gone = later(last.From, last.To, last.ToAfter)
 	return now.Sub(t.gone) < keptFor
 }
 

@@ -74,6 +74,7 @@ type Term struct {
 	Token    primacy.Token
 	From, To time.Time // To is zero while it leads, and where nobody recorded the end
 	ToAfter  time.Time // then it led at this instant; zero: not known
+	ToBefore time.Time // then it led no more at this instant; zero: not known
 	ID       string
 	Reason   primacy.Reason
 	By       string // who asked for its end

@@ -36,8 +36,8 @@ func SourceOf(s *primacy.Session, st driver.Store, prefix string, zone *time.Loc
 			periods, err := s.Election(name).History(ctx, limit)
 			var terms []Term
 			for _, r := range periods {
-				t := Term{Token: r.Token, From: r.From, To: r.To, ToAfter: r.ToAfter, ID: r.ID, Reason: r.Reason,
-					By: r.By, Text: r.Text}
+				t := Term{Token: r.Token, From: r.From, To: r.To, ToAfter: r.ToAfter, ToBefore: r.ToBefore,
+					ID: r.ID, Reason: r.Reason, By: r.By, Text: r.Text}
 				if r.Reason != primacy.Leads {
 					t.Why = shown.Why(r, zone)
 				}

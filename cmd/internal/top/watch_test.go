@@ -369,3 +369,41 @@ func TestASlowStoreAnswers(t *testing.T) {
 		})
 	}
 }
+
+// An end that is recorded late, by a leader that was cut off, is seen though the next leader stays.
+// A history that could not be read does not pass for one that was.
+func TestAnEndThatIsRecordedLateIsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		reads := 0
+		src := Source{List: func(context.Context) ([]primacy.State, error) {
+			return []primacy.State{state("n", "b", 9)}, nil
+		}, History: func(context.Context, string, int) ([]Term, error) {
+			reads++
+			old := Term{Token: 5, ID: "a", From: began.Add(-time.Hour), ToBefore: began, Reason: primacy.Unknown,
+				Why: "no end was recorded"}
+			if time.Since(began) > time.Minute {
+				old.To, old.Reason, old.Why = began, primacy.Expired, "lease expired"
+			}
+			if time.Since(began) > 2*time.Hour {
+				return nil, errors.New("refused")
+			}
+			return []Term{{Token: 9, ID: "b", From: began, Reason: primacy.Leads}, old}, nil
+		}}
+		w := newWatcher(src, time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { w.run(ctx) })
+		time.Sleep(10 * time.Minute)
+		if got := w.view().rows[0]; got.last.Why != "lease expired" || reads > 8 || !got.read {
+			t.Errorf("after %d reads: %+v", reads, got.last)
+		}
+		cancel()
+		wg.Wait()
+		w.tracks["n"].read = false
+		time.Sleep(2 * time.Hour)
+		if w.readHistory(t.Context(), "n"); w.view().rows[0].read {
+			t.Error("what could not be read counts as read")
+		}
+	})
+}
