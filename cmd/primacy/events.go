@@ -84,7 +84,8 @@ func endOf(term *primacy.Term, reason primacy.Reason, err error) event {
 // eventLog writes events, one line of JSON each, and never holds anybody up: a full pipe or a disk
 // that hangs loses the oldest lines that wait. A nil one writes nothing.
 type eventLog struct {
-	file *os.File
+	file io.WriteCloser
+	torn bool                             // what was written last is half a line
 	to   string                           // as --events names it
 	say  func(format string, args ...any) // tells people of a loss
 
@@ -207,7 +208,12 @@ func (l *eventLog) run() {
 func (l *eventLog) put(e event) {
 	line, err := json.Marshal(e)
 	if err == nil {
-		_, err = l.file.Write(append(line, '\n'))
+		if line = append(line, '\n'); l.torn {
+			line = append([]byte{'\n'}, line...) // or one line would be of two events, and no JSON
+		}
+		var n int
+		n, err = l.file.Write(line)
+		l.torn = err != nil && (l.torn || n > 0)
 	}
 	if err == nil {
 		return

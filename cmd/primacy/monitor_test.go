@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -476,4 +477,38 @@ func zombiesOf(w *world, pid int) (n int) {
 		}
 	}
 	return n
+}
+
+// smallDisk takes so many bytes, and then no more until it has room again.
+type smallDisk struct {
+	bytes.Buffer
+	room int
+}
+
+func (d *smallDisk) Write(b []byte) (int, error) {
+	n, _ := d.Buffer.Write(b[:min(len(b), d.room)])
+	if d.room -= n; n < len(b) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+func (d *smallDisk) Close() error { return nil }
+
+// A disk that was full leaves half a line. The next event is a line of its own all the same, and
+// says how many are missing.
+func TestAnEventAfterAFullDiskIsALine(t *testing.T) {
+	disk := &smallDisk{room: 20}
+	l := &eventLog{file: disk, say: t.Logf}
+	l.put(event{Event: "won"})
+	l.put(event{Event: "lost"})
+	disk.room = 1000
+	l.put(event{Event: "won", Dropped: 2})
+	l.put(event{Event: "ended"})
+	lines := strings.Split(strings.TrimSpace(disk.String()), "\n")
+	var second, last event
+	if len(lines) != 3 || json.Unmarshal([]byte(lines[1]), &second) != nil || second.Dropped != 2 ||
+		json.Unmarshal([]byte(lines[2]), &last) != nil || last.Event != "ended" {
+		t.Errorf("%q", lines)
+	}
 }

@@ -20,11 +20,18 @@ type answer struct {
 
 // ledAt finds who led at an instant among terms, the newest first. Times are of the leaders' own
 // wall clocks, which is what an operator compares them with.
-func ledAt(past []primacy.TermRecord, at, now time.Time) answer {
-	a := answer{At: at}
+func ledAt(past []primacy.TermRecord, at, now time.Time) (a answer) {
+	a = answer{At: at}
 	if at.After(now) {
 		return a.is("unknown", "That is in the future.", "Nobody knows who will lead.")
 	}
+	if len(past) > 0 && past[0].Reason == primacy.Leads && past[0].From.After(now) {
+		defer func(r primacy.TermRecord) {
+			a.Detail += fmt.Sprintf(" The clock of %s, which leads now, is ahead: by it that term begins %s.", named(r.ID),
+				utc(r.From))
+		}(past[0])
+	}
+	past = datable(past, now)
 	var next *primacy.TermRecord    // the term after the one that is looked at
 	var undated *primacy.TermRecord // the newest between the two whose beginning nobody recorded
 	for i := range past {

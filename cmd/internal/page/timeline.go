@@ -55,8 +55,28 @@ type span struct {
 	title    string
 }
 
+// datable returns the terms, the newest first, without the times that cannot be: the beginning of
+// who leads by a clock that is ahead, and an end before the beginning, where a clock was set back.
+// They would be told as times in which nobody led.
+func datable(past []primacy.TermRecord, now time.Time) []primacy.TermRecord {
+	past = slices.Clone(past)
+	for i := range past {
+		r := &past[i]
+		if r.Reason == primacy.Leads && r.From.After(now) {
+			r.From = time.Time{}
+		}
+		if !r.To.IsZero() && r.To.Before(r.From) {
+			if r.To, r.ToAfter = (time.Time{}), r.From; i > 0 {
+				r.ToBefore = past[i-1].From
+			}
+		}
+	}
+	return past
+}
+
 // spansOf makes of terms, the newest first, what was when: who led, nobody, or not known.
 func spansOf(past []primacy.TermRecord, now time.Time) (all []span) {
+	past = datable(past, now)
 	add := func(from, to time.Time, kind, id, title string) {
 		if to.After(from) {
 			all = append(all, span{from, to, kind, id, title})
@@ -98,6 +118,9 @@ func spansOf(past []primacy.TermRecord, now time.Time) (all []span) {
 				"between %s and %s", named(r.ID), utc(known), utc(next)))
 		}
 		next, undated = r.From, nil
+	}
+	if len(past) > 0 {
+		add(time.Time{}, next, "unknown", "", "not known: no earlier term was read, or none is kept")
 	}
 	return all
 }

@@ -24,8 +24,9 @@ func TestATimelineIsDrawnToScale(t *testing.T) {
 			t.Errorf("lane %d: %+v, want %+v", i, got, want)
 		}
 	}
-	if len(tl.Bands) != 2 || tl.Bands[0].Kind != "gap" || tl.Bands[0].X != "60.000%" || tl.Bands[0].W != "3.333%" ||
-		tl.Bands[1].Kind != "unknown" || tl.Bands[1].X != "70.000%" || tl.Bands[1].W != "10.000%" {
+	if len(tl.Bands) != 3 || tl.Bands[0].Kind != "unknown" || tl.Bands[0].X != "0.000%" || tl.Bands[0].W != "20.000%" ||
+		tl.Bands[1].Kind != "gap" || tl.Bands[1].X != "60.000%" || tl.Bands[1].W != "3.333%" ||
+		tl.Bands[2].Kind != "unknown" || tl.Bands[2].X != "70.000%" || tl.Bands[2].W != "10.000%" {
 		t.Errorf("bands: %+v", tl.Bands)
 	}
 	if tl.Mark == nil || tl.Mark.X != "64.000%" {
@@ -78,6 +79,36 @@ func TestTicksStandAtRoundTimes(t *testing.T) {
 		}
 		if got := strings.Join(words, " "); got != c.words {
 			t.Errorf("got  %s\nwant %s", got, c.words)
+		}
+	}
+}
+
+// A leader whose clock is ahead, and one whose clock was set back while it led, leave no time in
+// which nobody led.
+func TestClocksThatAreWrongMakeNoGap(t *testing.T) {
+	now := clockAt(5, 0)
+	before := primacy.TermRecord{Token: 5, ID: "web-1", From: clockAt(1, 0), To: clockAt(4, 0), Reason: primacy.Expired}
+	back := before
+	back.To = clockAt(0, 30)
+	leads := primacy.TermRecord{Token: 9, ID: "web-2", From: clockAt(5, 4), Reason: primacy.Leads}
+	later := leads
+	later.From = clockAt(4, 30)
+	for _, c := range []struct {
+		past []primacy.TermRecord
+		at   time.Time
+		says string
+	}{
+		{[]primacy.TermRecord{leads, before}, now, "The clock of web-2, which leads now, is ahead: by it that term begins " +
+			"2026-11-29 05:04:00"},
+		{[]primacy.TermRecord{later, back}, clockAt(4, 0), "web-1 was last known to lead 2026-11-29 01:00:00"},
+	} {
+		if a := ledAt(c.past, c.at, now); a.Level != "unknown" || !strings.Contains(a.Who+" "+a.Detail, c.says) {
+			t.Errorf("%+v lacks %q", a, c.says)
+		}
+		for _, s := range spansOf(c.past, now) {
+			if s.kind == "gap" {
+				t.Errorf("the drawing says that %s", s.title)
+			}
 		}
 	}
 }
