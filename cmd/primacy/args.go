@@ -152,10 +152,15 @@ func (u unitValue) Set(v string) error {
 		return u.Value.Set(d.String())
 	case u.seconds:
 		return errors.New("give seconds, such as 2.5, or a duration, such as 2m")
-	case notPlain == nil:
+	case notPlain == nil && isDuration(v+"s"):
 		return fmt.Errorf("%s what? write %ss for seconds", clean(v), clean(v))
 	}
 	return errors.New("give a duration, such as 10s, 1m30s or 500ms")
+}
+
+func isDuration(s string) bool {
+	_, err := time.ParseDuration(s)
+	return err == nil
 }
 
 // maxSeconds is as much as a duration holds.

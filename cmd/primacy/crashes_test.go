@@ -130,3 +130,23 @@ func TestBoundsAreToldAsBounds(t *testing.T) {
 		}
 	}
 }
+
+// Failures with hours between them are no loop: the line of one would hide that nobody led.
+func TestFailuresHoursApartAreNoLoop(t *testing.T) {
+	var all []primacy.TermRecord
+	for i := range 3 {
+		from, gap := time.Date(2026, 12, 1, 3-i, 0, 0, 0, time.UTC), time.Hour-2*time.Second
+		all = append(all, primacy.TermRecord{Token: primacy.Token(9 - i), ID: "a", From: from, To: from.Add(2 * time.Second),
+			Reason: primacy.Failed, Gap: &gap})
+	}
+	if got := alike(all); len(got) != 3 {
+		t.Errorf("%d lines of 3 terms with an hour between them", len(got))
+	}
+	for i := range all {
+		soon := time.Second
+		all[i].Gap = &soon
+	}
+	if got := alike(all); len(got) != 1 {
+		t.Errorf("%d lines of a loop", len(got))
+	}
+}

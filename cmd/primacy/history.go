@@ -108,7 +108,7 @@ type terms []primacy.TermRecord
 
 // What makes a loop of terms.
 const (
-	shortTerm = time.Minute // none lasted longer
+	shortTerm = time.Minute // none lasted longer, nor was there a longer gap between two
 	fewTerms  = 3           // fewer are shown one by one
 )
 
@@ -116,7 +116,7 @@ const (
 func alike(all []primacy.TermRecord) (groups []terms) {
 	for len(all) > 0 {
 		n := 1
-		for n < len(all) && loops(all[0]) && loops(all[n]) && why(all[0]) == why(all[n]) {
+		for n < len(all) && loops(all[0]) && loops(all[n]) && why(all[0]) == why(all[n]) && followed(all[n-1]) {
 			n++
 		}
 		if n < fewTerms {
@@ -126,6 +126,12 @@ func alike(all []primacy.TermRecord) (groups []terms) {
 		all = all[n:]
 	}
 	return groups
+}
+
+// followed says whether a term began soon after the one before it: else the time in which nobody led
+// would stand nowhere.
+func followed(r primacy.TermRecord) bool {
+	return (r.Gap == nil || *r.Gap <= shortTerm) && (r.GapMost == nil || *r.GapMost <= shortTerm)
 }
 
 // loops says whether a term may be one of a loop: it was short, and its own command ended it.

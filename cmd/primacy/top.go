@@ -202,9 +202,16 @@ func topOnce(ctx context.Context, a *app, src top.Source,
 		if err := table(a.stdout, topRows(all, asOf)...); err != nil {
 			return err
 		}
-		printAsOf(a, asOf, src.Store, all[0].State.Revision)
+		states := make([]primacy.State, len(all))
+		for i, e := range all {
+			states[i] = e.State
+		}
+		printAsOf(a, asOf, src.Store, commonRevision(states))
 		printPauses(a, paused, pausedErr)
 		return nil
+	}
+	if pausedErr != nil { // no pause in the JSON does not say that there is none
+		a.say("what is paused is not known: %s", oneLine(pausedErr))
 	}
 	rows := []top.Shown{}
 	for _, e := range all {

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,15 @@ type cronReader struct {
 	more int // jobs that are not among them
 	err  error
 	at   time.Time
+	one  map[string]*oneJob // those whose own view is open
+}
+
+// oneJob is what was read for the view of a job.
+type oneJob struct {
+	mu   sync.Mutex
+	runs jobRuns
+	err  error
+	at   time.Time
 }
 
 type jobRuns struct {
@@ -37,6 +47,9 @@ const (
 	cronEvery = 2 * time.Second
 	cells     = 24  // runs of a job in the grid
 	mostJobs  = 200 // that are read
+
+	jobsAtOnce = 8 // are read
+
 	runsShown = 200 // of one job
 )
 
@@ -59,16 +72,64 @@ func (c *cronReader) read(ctx context.Context) ([]jobRuns, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]jobRuns, 0, len(infos))
 	c.more = max(0, len(infos)-mostJobs)
-	for _, info := range infos[:len(infos)-c.more] {
-		_, runs, err := cron.ReadJob(ctx, c.store, info.Job, 3*cells, time.Now())
-		if err != nil && !errors.Is(err, cron.ErrNoJob) {
-			return nil, err
-		}
-		all = append(all, jobRuns{info, runs})
+	infos = infos[:len(infos)-c.more]
+	before := make(map[string][]cron.RunInfo, len(c.jobs))
+	for _, j := range c.jobs {
+		before[j.info.Job] = j.runs
 	}
-	return all, nil
+	all, errs := make([]jobRuns, len(infos)), make([]error, len(infos))
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range jobsAtOnce {
+		wg.Go(func() {
+			for i := range next {
+				_, runs, err := cron.ReadJob(ctx, c.store, infos[i].Job, 3*cells, time.Now())
+				if err != nil && !errors.Is(err, cron.ErrNoJob) { // what was read before is shown on
+					runs, errs[i] = before[infos[i].Job], err
+				}
+				all[i] = jobRuns{infos[i], runs}
+			}
+		})
+	}
+	for i := range infos {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	var unread error
+	known := all[:0]
+	for i, j := range all {
+		if errs[i] != nil && j.runs == nil {
+			unread = cmp.Or(unread, errs[i])
+			continue
+		}
+		known = append(known, j)
+	}
+	return known, unread // the others are read the next time
+}
+
+// ofOne returns what the view of one job shows. It is read once for all tabs.
+func (c *cronReader) ofOne(ctx context.Context, name string) (cron.JobInfo, []cron.RunInfo, error) {
+	c.mu.Lock()
+	if c.one == nil || len(c.one) >= mostJobs && c.one[name] == nil {
+		c.one = map[string]*oneJob{}
+	}
+	j := c.one[name]
+	if j == nil {
+		j = &oneJob{}
+		c.one[name] = j
+	}
+	c.mu.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.at.IsZero() || time.Since(j.at) >= cronEvery {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+		defer cancel()
+		j.runs.info, j.runs.runs, j.err = cron.ReadJob(ctx, c.store, name, 3*runsShown, time.Now())
+		j.at = time.Now()
+	}
+	return j.runs.info, j.runs.runs, j.err
 }
 
 // cell is one instant of a job in the grid.
@@ -192,6 +253,10 @@ func cronJobs(ctx context.Context, p *Page, _ url.Values) (content, error) {
 	c.data = map[string]any{"Head": head, "Rows": rows, "Cells": cells, "Pauses": pauses,
 		"Asks": p.standing.pauseAsk("Pause all jobs", cron.Prefix)}
 	c.json = map[string]any{"jobs": infos, "pauses": p.standing.pausesJSON(cron.Prefix)}
+	pauses.unknownIn(c.json)
+	if err != nil { // no job in the JSON does not say that there is none
+		c.json.(map[string]any)["error"] = none
+	}
 	return c, nil
 }
 
@@ -207,9 +272,7 @@ type run struct {
 // cronJob shows the runs of one job.
 func cronJob(ctx context.Context, p *Page, q url.Values) (content, error) {
 	name := q.Get("name")
-	ctx, cancel := context.WithTimeout(ctx, p.o.Timeout)
-	defer cancel()
-	info, runs, err := cron.ReadJob(ctx, p.o.Store, name, 3*runsShown, time.Now())
+	info, runs, err := p.cron.ofOne(ctx, name)
 	switch {
 	case errors.Is(err, cron.ErrNoJob):
 		return content{}, bad(http.StatusNotFound, "There is no such job", "%v", err)

@@ -215,6 +215,7 @@ func (p *Page) electionOf(a asked, e top.Entry, r row, past []primacy.TermRecord
 	if noHistory != "" {
 		j["error"] = noHistory
 	}
+	pauses.unknownIn(j)
 	if said != nil {
 		j["at"], j["led"], j["token"], j["answer"] = said.At, said.Level, said.Token, said.Who+" "+said.Detail
 	}

@@ -251,6 +251,7 @@ func listed(ctx context.Context, p *Page, q url.Values, prefix string) (content,
 	c.json = map[string]any{"as_of": pic.AsOf.UTC(), "stale": s.Stale.Is, "trouble": s.Trouble, "all": s.All,
 		"page": pg.Page, "pages": pg.Pages, "elections": list, "groups": groups,
 		"pauses": p.standing.pausesJSON(prefix)}
+	pauses.unknownIn(c.json)
 	return c, s, nil
 }
 

@@ -499,3 +499,52 @@ func TestAnExaminationIsARequest(t *testing.T) {
 		s.wants(s.ask("POST", "/ui/store/examine", form), 403, "--ui-actions")
 	})
 }
+
+// slowJobs is a store whose journals of jobs take their time.
+type slowJobs struct {
+	*memstore.Store
+	takes time.Duration
+	reads atomic.Int64
+}
+
+func (s *slowJobs) Records(ctx context.Context, name, before string, limit int) ([]driver.Record, error) {
+	s.reads.Add(1)
+	if strings.HasPrefix(name, cron.Prefix) {
+		select {
+		case <-time.After(s.takes):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return s.Store.Records(ctx, name, before, limit)
+}
+
+// Jobs are read several at a time, what was read is kept where others could not be, and the view of
+// one is read once for all its tabs.
+func TestJobsOfASlowStoreAreRead(t *testing.T) {
+	within(t, Options{}, func(s *site) {
+		for i := range 60 {
+			s.job(fmt.Sprintf("job-%02d", i))
+		}
+		slow := &slowJobs{Store: s.store, takes: 100 * time.Millisecond}
+		s.cron.store, s.o.Store = slow, slow
+		s.cron.timeout = 10 * time.Second
+		s.wants(s.get("/ui/cron"), 200, "job-59", "60 jobs")
+		time.Sleep(3 * time.Second)
+		s.cron.timeout = time.Nanosecond
+		s.cron.at = time.Time{}
+		if got := s.get("/ui/cron", "Accept", "application/json").text; !strings.Contains(got, `"error":`) &&
+			!strings.Contains(got, "job-59") {
+			t.Error(got)
+		}
+		s.cron.timeout = 10 * time.Second
+		s.get("/ui/job?name=job-01")
+		n := slow.reads.Load()
+		for i := range 10 {
+			s.wants(s.get(fmt.Sprintf("/ui/job?name=job-01&tab=%d", i)), 200, "the disk is full")
+		}
+		if got := slow.reads.Load() - n; got != 0 {
+			t.Errorf("ten more tabs of one job read %d times", got)
+		}
+	})
+}

@@ -128,6 +128,14 @@ func (s *standing) pausedWhere(concerns func(pause.Pause) bool) (d paused) {
 	return d
 }
 
+// unknownIn says in the JSON of a view that what is paused is not known: no pause there does not say
+// that there is none.
+func (d paused) unknownIn(view any) {
+	if d.Err != "" {
+		view.(map[string]any)["pauses_error"] = d.Err
+	}
+}
+
 // pausedOver returns the pauses that cover one of the names.
 func (s *standing) pausedOver(names ...string) paused {
 	return s.pausedWhere(func(one pause.Pause) bool { return slices.ContainsFunc(names, one.Covers) })

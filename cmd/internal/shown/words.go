@@ -119,12 +119,19 @@ func upTo(limit int, s string) string {
 	return Printable(s)
 }
 
-// Printable shows what is not printable as a dot.
+// Printable shows as a dot what is not printable, or is not seen: two names of which one has such a
+// letter would look the same.
 func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
+		if !Shows(r) {
 			return '·'
 		}
 		return r
 	}, s)
+}
+
+// Shows says whether a letter can be seen in every terminal and browser.
+func Shows(r rune) bool {
+	return r != utf8.RuneError && unicode.IsPrint(r) && !unicode.Is(unicode.Variation_Selector, r) &&
+		!unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) && r != 0x2800 // a Braille letter without dots
 }

@@ -34,3 +34,17 @@ func TestNamesAndReasonsAreNotCut(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// Letters that cannot be seen would make two names look the same.
+func TestWhatCannotBeSeenIsADot(t *testing.T) {
+	for _, s := range []string{"a\u3164", "a\u115f", "a\ufe0f", "a\u2800", "a\u202e", "a\u034f", "a\x00", "a\xff"} {
+		if got := Printable(s); got != "a·" {
+			t.Errorf("%q is shown as %q", s, got)
+		}
+	}
+	for _, s := range []string{"zürich", "日本", "e\u0301", "a b"} {
+		if got := Printable(s); got != s {
+			t.Errorf("%q is shown as %q", s, got)
+		}
+	}
+}

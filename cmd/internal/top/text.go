@@ -6,6 +6,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/width"
+
+	"github.com/primacy-go/primacy/cmd/internal/shown"
 )
 
 // What others wrote reaches the screen only through glyphs: names, IDs, values and reasons may hold
@@ -72,8 +74,7 @@ func combines(r rune) bool {
 // shows says whether a rune has a cell of its own in every terminal.
 func shows(r rune) bool {
 	switch {
-	case r == utf8.RuneError, !unicode.IsPrint(r), unicode.Is(unicode.Variation_Selector, r),
-		unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r):
+	case !shown.Shows(r):
 		return false
 	case r >= 0x1160 && r <= 0x11ff, r >= 0xd7b0 && r <= 0xd7ff: // the later letters of a Hangul syllable
 		return false
