@@ -189,10 +189,12 @@ func topOnce(ctx context.Context, a *app, src top.Source,
 ) error {
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
-	all, asOf, err := top.Snapshot(ctx, src)
+	all, asOf, unlooked, err := top.Snapshot(ctx, src)
 	if err != nil {
 		return err
 	}
+	more := fmt.Sprintf("%d more %s a history that was not looked at, and nobody stands for: see 'primacy status PREFIX...'",
+		unlooked, plural(unlooked, "name has", "names have"))
 	paused, pausedErr := read(ctx)
 	if a.output == "table" {
 		if len(all) == 0 {
@@ -206,12 +208,18 @@ func topOnce(ctx context.Context, a *app, src top.Source,
 		for i, e := range all {
 			states[i] = e.State
 		}
+		if unlooked > 0 {
+			fmt.Fprintln(a.stdout, more)
+		}
 		printAsOf(a, asOf, src.Store, commonRevision(states))
 		printPauses(a, paused, pausedErr)
 		return nil
 	}
 	if pausedErr != nil { // no pause in the JSON does not say that there is none
 		a.say("what is paused is not known: %s", oneLine(pausedErr))
+	}
+	if unlooked > 0 {
+		a.say("%s", more)
 	}
 	rows := []top.Shown{}
 	for _, e := range all {

@@ -128,6 +128,7 @@ type summary struct {
 	Groups, Shards             int
 	Prefix                     string
 	Stale                      stale
+	Unlooked                   int // names that may be deserted: their records were not looked at
 }
 
 // stale says that what is shown is not the present.
@@ -213,7 +214,7 @@ func listed(ctx context.Context, p *Page, q url.Values, prefix string) (content,
 		pic, all = now, folded(now.Below(prefix))
 		here, pg, _ = paged(all, "", q)
 	}
-	s := summary{All: len(all), Prefix: prefix, Stale: staleOf(pic)}
+	s := summary{All: len(all), Prefix: prefix, Stale: staleOf(pic), Unlooked: pic.Unlooked}
 	for _, e := range all {
 		if e.trouble() {
 			s.Trouble++
@@ -248,7 +249,7 @@ func listed(ctx context.Context, p *Page, q url.Values, prefix string) (content,
 	c.of = listedOf{pic: pic, names: namesOf(here), stale: s.Stale, standing: standing}
 	c.data = map[string]any{"Summary": s, "Pager": pg, "Rows": rows, "Prefix": prefix,
 		"Pauses": pauses, "Asks": asks}
-	c.json = map[string]any{"as_of": pic.AsOf.UTC(), "stale": s.Stale.Is, "trouble": s.Trouble, "all": s.All,
+	c.json = map[string]any{"as_of": pic.AsOf.UTC(), "stale": s.Stale.Is, "trouble": s.Trouble, "all": s.All, "not_looked_at": s.Unlooked,
 		"page": pg.Page, "pages": pg.Pages, "elections": list, "groups": groups,
 		"pauses": p.standing.pausesJSON(prefix)}
 	pauses.unknownIn(c.json)

@@ -66,6 +66,9 @@ func (u *ui) counts() string {
 	if u.filter != "" {
 		return fmt.Sprintf("%d of %d with %q", len(u.rows), len(u.view.rows), u.filter)
 	}
+	if u.view.unlooked > 0 {
+		return fmt.Sprintf("%d names, %d more not looked at", len(u.rows), u.view.unlooked)
+	}
 	return fmt.Sprintf("%d names", len(u.rows))
 }
 

@@ -146,13 +146,15 @@ func (w *watcher) view() *view {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := &view{asOf: w.asOf, err: w.err, every: w.every, lasts: w.lasts, version: w.version, paused: w.paused,
-		rows: make([]*row, 0, len(w.tracks))}
+		rows: make([]*row, 0, len(w.tracks)), unlooked: w.missed}
 	rows := make([]row, len(w.tracks)) // one piece of memory, not thousands
 	for name, t := range w.tracks {
 		if t.unseen && !t.wasLed(w.asOf) {
 			if t.read && t.termErr == nil {
 				w.old[name] = true
 				delete(w.tracks, name)
+			} else {
+				v.unlooked++
 			}
 			continue
 		}

@@ -83,6 +83,10 @@ type Picture struct {
 	Err     error     // why the last list failed
 	Every   time.Duration
 
+	// Unlooked is how many names there are beside that nobody stands for, and whose records were
+	// not looked at yet: they may be deserted.
+	Unlooked int
+
 	lasts   time.Duration
 	version uint64    // of what the entries were made of
 	made    time.Time // the AsOf that they were judged by
@@ -111,7 +115,7 @@ func (l *Live) Picture() Picture {
 	}
 	v := l.w.view()
 	l.last = Picture{Entries: v.entries(), AsOf: v.asOf, Err: v.err, Every: v.every, lasts: v.lasts,
-		version: v.version, made: v.asOf}
+		version: v.version, made: v.asOf, Unlooked: v.unlooked}
 	return l.last
 }
 

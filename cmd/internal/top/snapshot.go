@@ -35,16 +35,17 @@ const (
 	snapAtOnce    = 8
 )
 
-// Snapshot reads all once, the worst first.
-func Snapshot(ctx context.Context, src Source) ([]Entry, time.Time, error) {
+// Snapshot reads all once, the worst first. Unlooked is how many names there are beside that nobody
+// stands for, and whose records were not looked at: they may be deserted.
+func Snapshot(ctx context.Context, src Source) (all []Entry, asOf time.Time, unlooked int, err error) {
 	w := newWatcher(src, time.Second)
 	w.refresh(ctx)
 	if w.err != nil {
-		return nil, time.Time{}, w.err
+		return nil, time.Time{}, 0, w.err
 	}
 	w.readAll(ctx)
 	v := w.view()
-	return v.entries(), v.asOf, nil
+	return v.entries(), v.asOf, v.unlooked, nil
 }
 
 // entries returns all, the worst first.
@@ -97,14 +98,17 @@ func (w *watcher) readAll(ctx context.Context) {
 	w.readThese(ctx, ctx, w.withRecords(snapHistories))
 }
 
-// withRecords returns at most so many names with recorded terms. The maps are not read any more
-// when it returns: those who read histories write to them.
+// withRecords returns at most so many names with recorded terms, those first that nobody stands for:
+// they may be in trouble, and are not shown without. The maps are not read any more when it returns:
+// those who read histories write to them.
 func (w *watcher) withRecords(most int) (names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for n := range w.tracks {
-		if w.recorded[n] && len(names) < most {
-			names = append(names, n)
+	for _, unseen := range []bool{true, false} {
+		for n, t := range w.tracks {
+			if w.recorded[n] && t.unseen == unseen && len(names) < most {
+				names = append(names, n)
+			}
 		}
 	}
 	return names

@@ -36,7 +36,7 @@ const (
 	pausesEvery  = 5 * time.Second        // for what is paused
 	pausesLimit  = 3 * time.Second        // for one reading of that: the list waits for it
 	keptFor      = 24 * time.Hour         // of what nobody stands for any more
-	mostUnseen   = 300                    // names, with those that somebody stands for
+	mostUnseen   = 300                    // names that nobody stands for, whose records are looked at
 )
 
 // costs bound what is asked of a store.
@@ -65,6 +65,7 @@ type watcher struct {
 	tracks   map[string]*track
 	recorded map[string]bool
 	old      map[string]bool // names whose records are older than keptFor
+	missed   int             // names with records that nobody stands for, and that are in no track
 	wanted   []string        // names on the screen, the selected one first
 	turn     int             // whose lease is asked for next of those that are not
 	asOf     time.Time
@@ -112,6 +113,8 @@ type view struct {
 	err   error
 	every time.Duration
 	lasts time.Duration // it may look live for so long after it was read
+
+	unlooked int // names that nobody stands for, and whose records were not looked at: they may be deserted
 
 	version uint64 // of what it was made of
 	paused  []string
@@ -349,8 +352,20 @@ func (w *watcher) takeRecorded(names []string, now time.Time) {
 	defer w.mu.Unlock()
 	w.asked = now
 	w.version++
+	unseen := 0
+	for _, t := range w.tracks {
+		if t.unseen {
+			unseen++
+		}
+	}
+	w.missed = 0
 	for _, n := range names {
-		if w.tracks[n] == nil && !w.old[n] && len(w.tracks) < mostUnseen {
+		switch {
+		case w.tracks[n] != nil || w.old[n]:
+		case unseen == mostUnseen:
+			w.missed++
+		default:
+			unseen++
 			w.tracks[n] = &track{state: primacy.State{Name: n, AsOf: now}, first: now, gone: now, unseen: true}
 		}
 		if w.tracks[n] != nil {

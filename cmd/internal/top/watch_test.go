@@ -280,7 +280,7 @@ func TestASnapshotReadsManyHistoriesAtOnce(t *testing.T) {
 	}
 	for range 20 {
 		before := time.Now()
-		all, _, err := Snapshot(t.Context(), src)
+		all, _, _, err := Snapshot(t.Context(), src)
 		if err != nil || len(all) != len(names) {
 			t.Fatalf("%d entries: %v", len(all), err)
 		}
@@ -406,4 +406,37 @@ func TestAnEndThatIsRecordedLateIsSeen(t *testing.T) {
 			t.Error("what could not be read counts as read")
 		}
 	})
+}
+
+// However many somebody stands for, an election that was led until a minute ago and is deserted now
+// is found; and what was not looked at is counted.
+func TestADesertedElectionAmongManyIsFound(t *testing.T) {
+	var live []primacy.State
+	var names []string
+	for i := range 400 {
+		live = append(live, state(fmt.Sprintf("n-%04d", i), "a", uint64(10+i)))
+		names = append(names, live[i].Name)
+	}
+	names = append(names, "billing")
+	src := Source{
+		List:     func(context.Context) ([]primacy.State, error) { return live, nil },
+		Recorded: func(context.Context) ([]string, error) { return names, nil },
+		History: func(_ context.Context, name string, _ int) ([]Term, error) {
+			if name == "billing" {
+				return []Term{{Token: 3, From: time.Now().Add(-time.Hour), To: time.Now().Add(-time.Minute),
+					Why: "lease expired", Reason: primacy.Expired}}, nil
+			}
+			return nil, errors.New("refused")
+		},
+	}
+	all, _, unlooked, err := Snapshot(t.Context(), src)
+	if err != nil || len(all) != 401 || all[0].State.Name != "billing" || all[0].Health != "deserted" || unlooked != 0 {
+		t.Errorf("%d entries, %d not looked at, %v", len(all), unlooked, err)
+	}
+	for i := range 500 {
+		names = append(names, fmt.Sprintf("refused-%03d", i))
+	}
+	if _, _, unlooked, err = Snapshot(t.Context(), src); err != nil || unlooked < 500 {
+		t.Errorf("%d of 500 that cannot be read were not looked at, %v", unlooked, err)
+	}
 }
