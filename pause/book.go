@@ -271,10 +271,27 @@ func (w *writer) step(ctx context.Context) (done bool, err error) {
 		w.tried = b.seq + 1
 	}
 	ours, err := put(ctx, w.j, w.tried, w.e)
-	if err == nil && !ours { // another has that number, so no earlier try can stand under it either
+	if err == nil && ours {
+		ours, err = w.isKept(ctx)
+	}
+	if err == nil && !ours { // another has or had that number, so no earlier try can stand under it either
 		w.tried = 0
 	}
-	return ours, err
+	return ours && err == nil, err
+}
+
+// isKept says whether e is among the records that are read. Others may have written so much since
+// the number was chosen that theirs of that number is forgotten: then a record that comes late is
+// added where nobody reads it.
+func (w *writer) isKept(ctx context.Context) (bool, error) {
+	records, err := w.j.Records(ctx, journal, "", kept)
+	return slices.ContainsFunc(records, func(r driver.Record) bool { return w.e.is(r) }), err
+}
+
+// is says whether a record is that of e.
+func (e entry) is(r driver.Record) bool {
+	var was entry
+	return json.Unmarshal(r.Value, &was) == nil && was.ID == e.ID
 }
 
 // put appends an entry under a number, and says whether it stands there. A record that is there
@@ -288,8 +305,7 @@ func put(ctx context.Context, j driver.Journal, seq uint64, e entry) (ours bool,
 	if err != nil || added {
 		return added, err
 	}
-	var was entry
-	return json.Unmarshal(there.Value, &was) == nil && was.ID == e.ID, nil
+	return e.is(there), nil
 }
 
 // encode returns v as JSON in which <, > and & stand as they are. Escaped for HTML they would be

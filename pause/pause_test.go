@@ -490,6 +490,34 @@ func TestALostAnswerSetsNoPauseTwice(t *testing.T) {
 	})
 }
 
+// held loses its first append, and has others write more than is kept before the next one.
+type held struct {
+	*memstore.Store
+	t    *testing.T
+	lost bool
+}
+
+func (h *held) Append(ctx context.Context, name string, r driver.Record, keep int) (driver.Record, bool, error) {
+	if !h.lost {
+		h.lost = true
+		for n := range 130 {
+			set(h.t, h.Store, fmt.Sprint("other", n%3), time.Hour, false)
+		}
+		return driver.Record{}, false, errors.New("no answer")
+	}
+	return h.Store.Append(ctx, name, r, keep)
+}
+
+func TestAPauseThatComesLateIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := &held{Store: memstore.New(memstore.Options{}), t: t}
+		set(t, st, "a", time.Hour, true)
+		if got := paused(t, st, "a"); got != "a" {
+			t.Error("it was confirmed, and nobody reads it")
+		}
+	})
+}
+
 func TestWhatCannotBePausedIsRefused(t *testing.T) {
 	st := memstore.New(memstore.Options{})
 	good := pause.Pause{Scope: "a", By: "ops", Reason: "why"}

@@ -33,9 +33,13 @@ type lastAction struct {
 	ID    string        `json:"id"`
 }
 
-// lastAction returns what the guardian is to do if this process is killed, nil where the store
-// cannot.
+// lastAction returns what the guardian of a command or hook is to do if this process is killed, nil
+// where the store cannot. Nothing for a shard: its lease is that of all shards of this process, and
+// the commands of the others may still run. These shards go to others when the lease has run out.
 func (r *runner) lastAction(term *primacy.Term) *supervise.LastAction {
+	if r.shard != nil {
+		return nil
+	}
 	w := lastAction{}
 	if !r.lock {
 		w.Name, w.Token, w.ID = r.name, term.Token(), r.session.ID()

@@ -127,6 +127,32 @@ func TestShardsOfAProcessThatIsKilled(t *testing.T) {
 	w.killAll()
 }
 
+// TestShardsOfAProcessThatIsKilledWhileAHookRuns: the hook of one shard ends at once, the commands of
+// others do not, and all are under one lease.
+func TestShardsOfAProcessThatIsKilledWhileAHookRuns(t *testing.T) {
+	onlyInVerify(t)
+	w := newWorld(t).with("PRIMACY_TTL=60s")
+	w.touch("stubborn")
+	a := w.member("a", "--hook-timeout", "50s", "--stop-timeout", "20s",
+		"--on-elected", `if [ "$PRIMACY_NAME" = n/0002 ]; then echo $$ >hook; exec sleep 1000; fi`)
+	w.spread("a:6")
+	w.eventually("the hook runs beside five commands", func() bool {
+		return w.read("hook") != "" && len(w.lines("ran")) == 5
+	})
+	pid, err := strconv.Atoi(strings.TrimSpace(w.read("hook")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.start("pause", "n", "--reason", "no balance").ends(0)
+	w.member("b").tells("b joins n, 6 shards")
+	a.signal(syscall.SIGKILL)
+	w.eventually("the hook is gone", func() bool { return ended(pid) })
+	time.Sleep(3 * time.Second) // b would have the shards of a within one
+	w.never()
+	w.remove("stubborn")
+	w.killAll()
+}
+
 // TestShardsOfAProcessThatIsFrozen: others take its shards when its lease is over. The kernel wakes
 // it by then, so it may be back before they have all.
 func TestShardsOfAProcessThatIsFrozen(t *testing.T) {

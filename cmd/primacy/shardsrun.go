@@ -327,12 +327,8 @@ func (s *shardOf) variables() map[string]string {
 	return map[string]string{shardEnv: strconv.Itoa(s.number), shardsEnv: strconv.Itoa(s.group.Shards())}
 }
 
-// alone changes a command that runs beside others of this process: none of them gets what is typed,
-// and the guardian of none ends the lease that is also the others'. So after a SIGKILL of this
-// process its shards go to others when the lease has run out.
-func (s *shardOf) alone(c *supervise.Command) {
-	c.Stdin, c.NoJobControl, c.LastAction = s.null, true, nil
-}
+// alone changes a command that runs beside others of this process: none of them gets what is typed.
+func (s *shardOf) alone(c *supervise.Command) { c.Stdin, c.NoJobControl = s.null, true }
 
 // shardsFailed turns how a group ended into an exit code.
 func shardsFailed(err error) error {

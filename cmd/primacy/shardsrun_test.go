@@ -3,13 +3,14 @@
 package main
 
 import (
+	"context"
 	"os"
 	"syscall"
 	"testing"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
-	"github.com/primacy-go/primacy/cmd/internal/supervise"
+	"github.com/primacy-go/primacy/memstore"
 	"github.com/primacy-go/primacy/shards"
 )
 
@@ -33,10 +34,23 @@ func TestSignalsFromBeforeACommandAreForgotten(t *testing.T) {
 }
 
 // The lease of all shards of a process must outlive it as long as the command of one of them may
-// run: others would start theirs beside it.
+// run: others would start theirs beside it. Commands and on-elected hooks get it from here.
 func TestNoGuardianOfAShardEndsTheLease(t *testing.T) {
-	c := supervise.Command{LastAction: &supervise.LastAction{Payload: []byte("revoke")}}
-	if (&shardOf{sharded: &sharded{}}).alone(&c); c.LastAction != nil {
-		t.Errorf("the guardian is told to do %q when the process is killed", c.LastAction.Payload)
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close(context.Background()) }()
+	term, err := s.Election("n").Campaign(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = term.Resign(context.Background()) }()
+	r := newRunner(&app{store: "etcd://localhost"}, contest{name: "n"})
+	if r.session = s; r.lastAction(term) == nil {
+		t.Error("the guardian of a run without shards is told nothing")
+	}
+	if r.shard = (&shardOf{}); r.lastAction(term) != nil {
+		t.Error("the guardian of a shard is told to end the lease when the process is killed")
 	}
 }
