@@ -21,6 +21,8 @@ const (
 	pausedLimit = time.Second           // Options.Paused may take so long
 	asksMost    = 16                    // requests to owners under way at a time
 
+	patienceLeast = time.Second // see assigner.lines
+
 	// On some stores (registers, Kubernetes) a look at a group costs several calls for each shard.
 	// At rest looking takes at most 1/restCost of the time, and while something is under way half.
 	restCost = 20
@@ -39,6 +41,9 @@ type assigner struct {
 	answers  chan pauseAnswer // while Options.Paused is being asked; else nil
 
 	gone []absence // what the last good read of the journal has said
+
+	patience time.Duration // how long the next read of the shards' lines may take
+	sent     chan move     // requests that went out to owners
 
 	asked   map[int]askedOwner
 	slots   chan struct{}
@@ -66,7 +71,8 @@ func (g *Group) assign(ctx context.Context, term *primacy.Term) error {
 	d := newDecider(g.n, g.o, term.Token())
 	d.rest = g.resting()
 	a := &assigner{g: g, term: term, d: d, pausedAt: -time.Hour,
-		asked: map[int]askedOwner{}, slots: make(chan struct{}, asksMost), pausing: make(chan struct{}, asksMost)}
+		asked: map[int]askedOwner{}, slots: make(chan struct{}, asksMost), pausing: make(chan struct{}, asksMost),
+		patience: patienceLeast, sent: make(chan move, asksMost)}
 	heard := make(chan struct{}, 1)
 	var listening sync.WaitGroup
 	listening.Go(func() { a.listen(ctx, heard) })
@@ -156,7 +162,10 @@ func (a *assigner) look(ctx context.Context) (gap, next time.Duration) {
 		return lookGap, time.Second
 	}
 	now := a.g.now()
-	known := a.g.o.Paused == nil || now-a.pausedAt < time.Second
+	known := a.g.o.Paused == nil || began-a.pausedAt < time.Second // however long the look took
+	for len(a.sent) > 0 {
+		a.d.sent(<-a.sent)
+	}
 	out := a.d.step(now, v, a.paused, known)
 	a.tell(out.changes)
 	again, err := a.announce(limit, out.plan)
@@ -178,7 +187,7 @@ func (a *assigner) look(ctx context.Context) (gap, next time.Duration) {
 // read makes a view of the present lines.
 func (a *assigner) read(ctx context.Context) (view, error) {
 	g := a.g
-	lines, err := g.s.List(ctx, g.name+"/") // before the group's line: see observe
+	lines, err := a.lines(ctx) // before the group's line: see observe
 	if err != nil {
 		return view{}, err
 	}
@@ -198,6 +207,39 @@ func (a *assigner) read(ctx context.Context) (view, error) {
 		a.noteReturn(ctx, b)
 	}
 	return v, nil
+}
+
+// lines reads the lines of the shards. Where a store takes long for all of them each try that was
+// too short is followed by one with twice the time, up to a TTL. At first it has a second only: a
+// server that died without a word must not hold up a look for longer.
+func (a *assigner) lines(ctx context.Context) ([]primacy.State, error) {
+	limit, cancel := context.WithTimeout(ctx, a.patience)
+	defer cancel()
+	began := a.g.now()
+	all, err := a.g.s.Store().Lines(limit, a.g.name+"/")
+	if err != nil {
+		err = fmt.Errorf("list the shards, within %v of a ttl of %v: %w", a.patience, a.term.TTL(), err)
+		a.patience = min(2*a.patience, max(a.term.TTL(), patienceLeast))
+		return nil, err
+	}
+	a.patience = min(max(patienceLeast, 3*(a.g.now()-began)), max(a.term.TTL(), patienceLeast))
+	states := make([]primacy.State, len(all))
+	for i, l := range all {
+		states[i].Name = l.Name
+		if l.Holder != nil {
+			leader := entryOf(*l.Holder)
+			states[i].Leader = &leader
+		}
+		for _, w := range l.Waiters {
+			states[i].Waiting = append(states[i].Waiting, entryOf(w))
+		}
+	}
+	return states, nil
+}
+
+// entryOf returns what observe reads of an entry.
+func entryOf(e driver.Entry) primacy.Entry {
+	return primacy.Entry{ID: e.Owner, Lease: e.Lease, Token: primacy.Token(e.Token), Value: e.Value}
 }
 
 // noteReturn writes down that a member is back from its restart. If that fails the next look tries
@@ -337,6 +379,10 @@ func (a *assigner) ask(ctx context.Context, v view, m move) {
 		defer cancel()
 		if m.reason != Drain && a.shardPaused(limit, m.shard) {
 			return // a later look asks again
+		}
+		select {
+		case a.sent <- m:
+		default: // a later request is told
 		}
 		_, err := a.g.s.Election(shardName(a.g.name, m.shard)).Ask(limit,
 			primacy.Request{To: to, Token: m.owner, Reason: "shards: " + string(m.reason), Automatic: true})

@@ -27,6 +27,17 @@ const (
 	lingers     = 5 * time.Second
 	lingersMost = 1000 // shards: they must leave room in the plan for those that nobody owns
 	lateMost    = 6    // how often the time to get ready for a shard is doubled
+
+	// A member that is not ready gives its shards up once nobody else became unready for such a
+	// time, or after five of them: where a check fails for all they do not become unready at once,
+	// and shards would move between members that will all be unready.
+	sickFor = 2 * healthEvery
+
+	// Where as many moves are under way as there can be, one whose owner was to be asked so long
+	// ago makes room, and its shard is not moved for deafFor but by its owner's leave: handlers that
+	// do not return must not end all moves of the group.
+	stuckAfter = 2 * time.Minute
+	deafFor    = 10 * time.Minute
 )
 
 // decider decides which shard goes where, for one term of the assigner. It is pure: views and the
@@ -55,6 +66,8 @@ type decider struct {
 	shape   []primacy.Token            // what the lines have shown, and when that has changed last
 	stirred time.Duration
 	seen    map[primacy.Token]time.Duration
+	sick    map[primacy.Token]time.Duration // members that are not ready: since when
+	deaf    map[int]time.Duration           // shards whose owners do not hand over: until when
 }
 
 // memberSign is what of a member makes a new plan for balance due.
@@ -73,7 +86,8 @@ type taking struct {
 // moving is a move under way.
 type moving struct {
 	move
-	since, askedAt time.Duration
+	since, askedAt time.Duration // asked is noted before the request, which a pause of the shard may stop
+	sent           bool          // the request went out: this is what is announced
 }
 
 type shunning struct {
@@ -115,7 +129,7 @@ func newDecider(n int, o Options, epoch primacy.Token) *decider {
 	return &decider{n: n, o: o, epoch: epoch, takes: map[int]taking{}, moves: map[int]*moving{},
 		rest: map[int]time.Duration{}, shunned: map[shunning]time.Duration{}, seen: map[primacy.Token]time.Duration{},
 		late: map[int]int{}, broken: map[primacy.Token]broken{}, trials: map[int]arrival{}, arrived: map[int]arrival{},
-		avoided: map[shunning]bool{}}
+		avoided: map[shunning]bool{}, sick: map[primacy.Token]time.Duration{}, deaf: map[int]time.Duration{}}
 }
 
 // present returns those absences whose time has not passed by this process's clock either: the wall
@@ -161,6 +175,14 @@ func (d *decider) step(now time.Duration, v view, paused, known bool) decision {
 func (d *decider) forget(now time.Duration) {
 	maps.DeleteFunc(d.rest, func(_ int, until time.Duration) bool { return now >= until })
 	maps.DeleteFunc(d.shunned, func(_ shunning, until time.Duration) bool { return now >= until })
+	maps.DeleteFunc(d.deaf, func(_ int, until time.Duration) bool { return now >= until })
+}
+
+// sent notes that the owner of a shard was asked.
+func (d *decider) sent(m move) {
+	if k := d.moves[m.shard]; k != nil && k.owner == m.owner && k.to == m.to {
+		k.sent = true
+	}
 }
 
 // judge notes which members give up what they got.
@@ -217,6 +239,24 @@ func (d *decider) settle(now time.Duration, v view) {
 		d.members, d.changed, d.settled = signs, now, false
 	}
 	d.settled = d.settled || now-d.changed >= d.o.Settle || now-d.unsettled >= d.o.SettleMax
+	sick := map[primacy.Token]time.Duration{}
+	for _, m := range v.members {
+		if since, known := d.sick[m.token]; !m.ready && known {
+			sick[m.token] = since
+		} else if !m.ready && !m.away {
+			sick[m.token] = now
+		}
+	}
+	d.sick = sick
+}
+
+// gives says whether a member that is not ready gives its shards up now.
+func (d *decider) gives(now time.Duration, sick primacy.Token) bool {
+	last := d.sick[sick]
+	for _, since := range d.sick {
+		last = max(last, since)
+	}
+	return now-last >= sickFor || now-d.sick[sick] >= 5*sickFor
 }
 
 // mayTake says whether shards without an owner may be given out. They always may, but for a fleet
@@ -241,6 +281,9 @@ func (d *decider) endMoves(now time.Duration, v view, paused, known bool, out *d
 			}
 			out.changes = append(out.changes, c)
 			delete(d.moves, i)
+		}
+		if m.reason != Drain && s.token == m.owner && v.drains(s.lease) {
+			m.reason, m.since = Drain, now // its owner waits for LeaveTimeout only, and not for a pause
 		}
 		switch {
 		case s.token != m.owner && at >= 0 && s.token != 0 && s.lease == v.members[at].lease:
@@ -347,7 +390,9 @@ func (d *decider) intended(now time.Duration, v view) plan {
 		} else if _, late := d.shunned[shunning{i, v.shards[i].keptFor}]; late && v.shards[i].token == 0 {
 			p.held[i] = nobody // it is kept for a member that is back and does not take it
 		}
-		_, p.rest[i] = d.rest[i]
+		_, rests := d.rest[i]
+		_, deaf := d.deaf[i]
+		p.rest[i] = rests || deaf
 	}
 	for s := range d.shunned {
 		if at := v.at(s.member); at >= 0 {
@@ -373,7 +418,7 @@ func (d *decider) intended(now time.Duration, v view) plan {
 
 // beginMoves begins moves, as many as may be under way.
 func (d *decider) beginMoves(now time.Duration, v view, target []int, paused, known bool, out *decision) {
-	due := d.due(v, target)
+	due := d.due(now, v, target)
 	if len(due[Health])+len(due[Balance]) > 0 && (paused || !known) {
 		out.blocked = !known
 		delete(due, Health)
@@ -388,7 +433,7 @@ func (d *decider) beginMoves(now time.Duration, v view, target []int, paused, kn
 					return
 				}
 			}
-			if len(d.moves) >= movesMost {
+			if len(d.moves) >= movesMost && !d.withdrawStuck(now, v, out) {
 				return
 			}
 			to := v.members[target[i]]
@@ -400,8 +445,27 @@ func (d *decider) beginMoves(now time.Duration, v view, target []int, paused, kn
 	}
 }
 
+// withdrawStuck withdraws the move whose owner has not handed over for longest, if that is long.
+func (d *decider) withdrawStuck(now time.Duration, v view, out *decision) bool {
+	var stuck *moving
+	for _, i := range slices.Sorted(maps.Keys(d.moves)) {
+		m := d.moves[i]
+		if m.asked && m.reason != Drain && now-m.askedAt >= stuckAfter && (stuck == nil || m.askedAt < stuck.askedAt) {
+			stuck = m
+		}
+	}
+	if stuck == nil {
+		return false
+	}
+	out.changes = append(out.changes, change{move: stuck.move, what: "withdrawn", why: "its owner does not hand over",
+		from: v.shards[stuck.shard].id})
+	d.deaf[stuck.shard] = now + deafFor
+	delete(d.moves, stuck.shard)
+	return true
+}
+
 // due returns the shards that should go to others, by reason.
-func (d *decider) due(v view, target []int) map[Reason][]int {
+func (d *decider) due(now time.Duration, v view, target []int) map[Reason][]int {
 	held := v.plan().held
 	due := map[Reason][]int{}
 	for i, at := range held {
@@ -413,8 +477,11 @@ func (d *decider) due(v view, target []int) map[Reason][]int {
 		switch owner := v.members[at]; {
 		case owner.draining:
 			due[Drain] = append(due[Drain], i)
+		case d.deaf[i] != 0:
 		case !owner.ready:
-			due[Health] = append(due[Health], i)
+			if d.gives(now, owner.token) {
+				due[Health] = append(due[Health], i)
+			}
 		default:
 			if _, rests := d.rest[i]; d.settled && !rests {
 				due[Balance] = append(due[Balance], i)
@@ -465,7 +532,9 @@ func (d *decider) announce(now time.Duration, v view, out *decision) {
 		out.plan.takes = append(out.plan.takes, take{i, named[i]})
 	}
 	for _, i := range slices.Sorted(maps.Keys(d.moves)) {
-		out.plan.moves = append(out.plan.moves, d.moves[i].move)
+		m := d.moves[i].move
+		m.asked = d.moves[i].sent
+		out.plan.moves = append(out.plan.moves, m)
 	}
 }
 
@@ -496,7 +565,10 @@ func (d *decider) nextWake(now time.Duration, v view) time.Duration {
 		})
 		return s.token == 0 && !kept
 	})
-	if len(d.takes)+len(d.moves) > 0 || unowned || !d.settled {
+	sick := slices.ContainsFunc(v.members, func(m memberView) bool {
+		return !m.ready && !m.away && now-d.sick[m.token] < 5*sickFor+idleEvery
+	})
+	if len(d.takes)+len(d.moves) > 0 || unowned || !d.settled || sick {
 		return now + min(max(watchEvery, (now-d.stirred)/50), idleEvery)
 	}
 	return now + idleEvery

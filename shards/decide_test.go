@@ -615,3 +615,72 @@ func TestLooksThatCostMuchAreRare(t *testing.T) {
 		}
 	}
 }
+
+// TestACheckThatFailsForAllMovesNothing: members do not become unready at the same instant, and
+// what moved to the last of them would have moved for nothing.
+func TestACheckThatFailsForAllMovesNothing(t *testing.T) {
+	f := newFleet(t, 60, Options{Moves: 10}, "a", "b", "c")
+	f.run(3 * time.Second)
+	for _, id := range []string{"a", "b", "c"} {
+		f.member(id).ready = false
+		f.run(3 * time.Second)
+	}
+	f.run(time.Minute)
+	if f.moved != 0 {
+		t.Errorf("%d shards moved between members that are all unready", f.moved)
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		f.member(id).ready = true
+	}
+	f.run(3 * time.Second)
+	f.member("a").ready = false
+	for range 8 { // others that come and go do not put it off for ever
+		f.run(3 * time.Second)
+		f.member("b").ready = !f.member("b").ready
+	}
+	if n := f.loads(); n["a"] != 0 {
+		t.Errorf("loads %v: a, which alone is unready, keeps its shards", n)
+	}
+}
+
+// TestHandlersThatDoNotReturnDoNotEndAllMoves, also where there are more of them than moves can be
+// under way.
+func TestHandlersThatDoNotReturnDoNotEndAllMoves(t *testing.T) {
+	f := newFleet(t, 360, Options{Moves: movesMost}, "a", "b", "c")
+	f.run(3 * time.Second)
+	f.deaf["a"] = true
+	f.member("a").ready = false
+	f.run(5 * time.Minute)
+	if n := len(f.d.moves); n != movesMost {
+		t.Fatalf("%d moves under way", n)
+	}
+	f.join("d")
+	f.run(5 * time.Minute)
+	if n := f.loads(); n["d"] < 20 {
+		t.Errorf("loads %v: d got nothing from b and c while a did not hand over", n)
+	}
+	f.deaf["a"] = false
+	f.run(15 * time.Minute)
+	if n := f.loads(); n["a"] != 0 {
+		t.Errorf("loads %v: a keeps shards that it would hand over again", n)
+	}
+}
+
+// TestAMoveOfWhoLeavesIsADrain, also where it began for another reason: its owner does not wait for
+// as long as a new member may take, nor for the end of a pause.
+func TestAMoveOfWhoLeavesIsADrain(t *testing.T) {
+	f := newFleet(t, 12, Options{Moves: 12}, "a", "b")
+	f.run(3 * time.Second)
+	f.slow["c"] = true
+	f.join("c")
+	f.run(3 * time.Second)
+	if n := len(f.d.moves); n != 4 {
+		t.Fatalf("%d moves under way", n)
+	}
+	f.paused = true
+	f.member("a").draining = true
+	f.run(5 * time.Second)
+	if n := f.loads(); n["a"] != 0 {
+		t.Errorf("loads %v: shards of a wait for c", n)
+	}
+}

@@ -715,6 +715,11 @@ func TestAPauseOfOneShardHoldsItsMove(t *testing.T) {
 		w.join("c", o)
 		time.Sleep(3 * time.Minute) // each that is held takes room from the others for ReadyTimeout
 		w.wantOwns(map[string]int{"a": 6, "b": 4, "c": 2})
+		for _, m := range w.status().Moves {
+			if m.Asked {
+				t.Errorf("shard %d is paused, and its owner is said to have been asked", m.Shard)
+			}
+		}
 		mu.Lock()
 		clear(held)
 		mu.Unlock()
@@ -1312,4 +1317,65 @@ func TestALineOfAnotherNumberOfShards(t *testing.T) {
 	if _, err := f.heard(primacy.State{Leader: &own, Waiting: []primacy.Entry{leader}}); err != nil {
 		t.Errorf("ahead of a member with another number: %v", err)
 	}
+}
+
+// TestACheckThatNeverReturns is one that fails again and again.
+func TestACheckThatNeverReturns(t *testing.T) {
+	inWorld(t, 12, func(t *testing.T, w *world) {
+		var hangs atomic.Bool
+		var calls atomic.Int32
+		over := make(chan struct{})
+		w.join("a", Options{Healthy: func(context.Context) error {
+			if hangs.Load() {
+				calls.Add(1)
+				<-over
+			}
+			return nil
+		}})
+		w.join("b", Options{})
+		time.Sleep(5 * time.Second)
+		w.wantOwns(map[string]int{"a": 6, "b": 6})
+		hangs.Store(true)
+		time.Sleep(time.Minute)
+		w.wantOwns(map[string]int{"b": 12})
+		if n := calls.Load(); n != 1 {
+			t.Errorf("%d calls at a time", n)
+		}
+		hangs.Store(false)
+		close(over)
+		time.Sleep(2 * time.Minute)
+		w.wantOwns(map[string]int{"a": 6, "b": 6})
+	})
+}
+
+// longLines is a store that takes long for the lines of a group, as a register does.
+type longLines struct {
+	*memstore.Store
+	takes time.Duration
+}
+
+func (s *longLines) Lines(ctx context.Context, prefix string) ([]driver.Line, error) {
+	select {
+	case <-time.After(s.takes):
+		return s.Store.Lines(ctx, prefix)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestAStoreThatTakesLongForALook: the assigner assigns, and moves shards too.
+func TestAStoreThatTakesLongForALook(t *testing.T) {
+	inWorld(t, 12, func(t *testing.T, w *world) {
+		store := &longLines{w.store, 3 * time.Second}
+		o := Options{Paused: func(context.Context, string) (bool, error) { return false, nil }}
+		for _, id := range []string{"a", "b"} {
+			s, err := primacy.NewSession(store, &primacy.Options{ID: id, TTL: 10 * time.Second, Overrun: primacy.OverrunWait})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.joinOn(s, w.n, id, o)
+			time.Sleep(10 * time.Minute)
+		}
+		w.wantOwns(map[string]int{"a": 6, "b": 6})
+	})
 }

@@ -60,6 +60,7 @@ type follower struct {
 	plan     announcement    // the newest that was followed
 	mine     []primacy.Token // of this member's claims in the group's line
 	newest   primacy.Token   // the greatest of them there was
+	last     primacy.Token   // the greatest of anybody's claims in it now
 	stranger primacy.Token   // who led and was no member, as last told
 	moved    []int           // shards that have moved by plans that were followed; follow takes them out
 }
@@ -79,8 +80,9 @@ func (g *follower) heard(st primacy.State) (ok bool, err error) {
 		}
 		return false, nil
 	}
-	g.mine = g.mine[:0]
+	g.mine, g.last = g.mine[:0], 0
 	for _, e := range append([]primacy.Entry{*st.Leader}, st.Waiting...) {
+		g.last = max(g.last, e.Token)
 		if e.ID != g.id {
 			continue
 		}

@@ -272,7 +272,7 @@ func (g *Group) leaveForRestart(ctx context.Context) {
 // absence returns the record by which these shards wait for this member; ok says that the group has
 // seen it.
 func (g *follower) absence(at time.Time, grace time.Duration, weight int, owned []int) (a absence, ok bool) {
-	a = absence{ID: g.id, At: at, Grace: grace, Weight: weight, Shards: packShards(owned)}
+	a = absence{ID: g.id, At: at, Grace: grace, Weight: weight, Shards: packShards(owned), after: g.last}
 	for _, t := range g.mine {
 		a.token = max(a.token, t)
 	}
@@ -286,24 +286,31 @@ const (
 	healthRises = 5 // successes in a row; the first one at the start
 )
 
-// watchHealth asks Options.Healthy again and again. A check that hangs is a failure, and is not
-// asked again before it has returned.
+var errLate = fmt.Errorf("no answer within %v", healthEvery)
+
+// watchHealth asks Options.Healthy again and again. One that hangs fails each time that it would be
+// asked, and is not asked again before it has returned.
 func (g *Group) watchHealth(ctx context.Context) {
 	if g.o.Healthy == nil {
 		return
 	}
 	bad, good, ever := 0, 0, false
+	var late chan error // of a call that has not returned in time, and is over once it has
 	for ctx.Err() == nil {
 		limit, cancel := context.WithTimeout(ctx, healthEvery)
 		answer := make(chan error, 1)
-		go func() { answer <- g.o.Healthy(limit) }()
+		if late == nil {
+			go func() { answer <- g.o.Healthy(limit) }()
+		}
 		var err error
-		returned := false
 		select {
 		case err = <-answer:
-			returned = true
+		case <-late:
+			late, err = nil, errLate
 		case <-limit.Done():
-			err = fmt.Errorf("no answer within %v", healthEvery)
+			if err = errLate; late == nil {
+				late = answer
+			}
 		}
 		cancel()
 		if ctx.Err() != nil {
@@ -324,12 +331,10 @@ func (g *Group) watchHealth(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if !returned {
-			select {
-			case <-answer:
-			case <-ctx.Done():
-				return
-			}
+		select {
+		case <-late:
+			late = nil
+		default:
 		}
 	}
 }

@@ -102,6 +102,7 @@ func (a *simAssigner) Look(s shardsim.Seen) (out shardsim.Orders) {
 	a.d.untold(untold)
 	out.Value = value
 	for _, m := range d.asks {
+		a.d.sent(m)
 		out.Asks = append(out.Asks, shardsim.Ask{Shard: m.shard, Owner: m.owner, To: v.members[v.at(m.to)].id})
 	}
 	out.Gap, out.Next = waits(s.Cost, d.wake-s.Now)

@@ -161,6 +161,11 @@ func (v view) plan() plan {
 	return p
 }
 
+// drains says whether the member with that lease leaves.
+func (v view) drains(lease string) bool {
+	return slices.ContainsFunc(v.members, func(m memberView) bool { return m.lease == lease && m.draining })
+}
+
 // at returns the place of the member with that claim, nobody if it is not there.
 func (v view) at(token primacy.Token) int {
 	return slices.IndexFunc(v.members, func(m memberView) bool { return m.token == token })
@@ -176,7 +181,10 @@ func decodeAbsence(r driver.Record) (a absence, err error) {
 	if err := json.Unmarshal(r.Value, &a); err != nil {
 		return a, err
 	}
-	digits, _, _ := strings.Cut(r.Key, "-")
+	digits, own, left := strings.Cut(r.Key, "-left-")
+	if left {
+		digits = own
+	}
 	n, err := strconv.ParseUint(digits, 10, 64)
 	a.token = primacy.Token(n)
 	return a, err

@@ -251,6 +251,7 @@ type absence struct {
 	// for it only while it is there: if it crashes now, nobody waits for it.
 	Back  bool          `json:"back,omitempty"`
 	token primacy.Token // of its claim in the group's line: from the record's key
+	after primacy.Token // the newest claim in that line as it left: the record's place in the journal
 }
 
 // absences is how many are kept in the journal of a group.
@@ -259,13 +260,15 @@ const absences = 256
 // journalName returns the name of a group's journal.
 func journalName(group string) string { return "shards/" + group }
 
-// key returns the key of the record: keys are in the order of tokens, and a member comes back under
-// a claim before it leaves under it.
+// key returns the key of the record. Keys are in the order in which members leave and come back, as
+// far as tokens tell: the journal keeps the greatest only, and by the token of the own claim alone
+// it would forget at once who has been there longest. A member comes back under a claim before it
+// leaves under it.
 func (a absence) key() string {
 	if a.Back {
 		return fmt.Sprintf("%020d", uint64(a.token))
 	}
-	return fmt.Sprintf("%020d-left", uint64(a.token))
+	return fmt.Sprintf("%020d-left-%d", uint64(max(a.after, a.token)), uint64(a.token))
 }
 
 func packShards(all []int) []byte {

@@ -2,12 +2,17 @@ package shards
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/memstore"
 )
 
 func TestShardNames(t *testing.T) {
@@ -174,6 +179,38 @@ func TestRecords(t *testing.T) {
 	for _, bad := range []string{"", "host:80", "{}", `{"shards":-1}`, `{"shards":10001}`, `{"shards":"7"}`} {
 		if _, err := decodeRecord([]byte(bad)); err == nil {
 			t.Errorf("%q is taken for a record", bad)
+		}
+	}
+}
+
+// TestAbsencesOfAnOldGroupAreKept: who has been there for longest is not forgotten first.
+func TestAbsencesOfAnOldGroupAreKept(t *testing.T) {
+	st := memstore.New(memstore.Options{})
+	const members = 300
+	last := primacy.Token(members)
+	leave := func(a absence) {
+		t.Helper()
+		value, err := json.Marshal(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := driver.Record{Key: a.key(), Value: value}
+		if _, added, err := st.Append(t.Context(), journalName("g"), r, absences); err != nil || !added {
+			t.Fatal(added, err)
+		}
+	}
+	for i := range members {
+		a := absence{ID: fmt.Sprint("m", i), At: time.Now(), Grace: time.Hour, token: primacy.Token(i + 1), after: last}
+		leave(a)
+		seen, err := readAbsences(t.Context(), st, "g", time.Now())
+		if err != nil || len(seen) == 0 || seen[0].ID != a.ID || seen[0].token != a.token || seen[0].Back {
+			t.Fatalf("the shards of member %d of %d do not wait for it: %v", i, members, err)
+		}
+		last++
+		a.token, a.Back = last, true
+		leave(a)
+		if seen, err = readAbsences(t.Context(), st, "g", time.Now()); err != nil || seen[0].ID != a.ID || !seen[0].Back {
+			t.Fatalf("that member %d is back is not seen: %+v, %v", i, seen[0], err)
 		}
 	}
 }
