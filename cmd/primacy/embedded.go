@@ -11,7 +11,7 @@ import (
 )
 
 // inTerms is how many terms of `run` and `lock` are led or being given up here, and those after
-// which this process ends by itself. Those of shards are not counted.
+// which this process ends by itself.
 var inTerms atomic.Int32
 
 // storeGone is closed when the embedded store is gone for this process for good. Each term ends by

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -19,6 +20,8 @@ func TestWhoHasLostTheEmbeddedStoreEnds(t *testing.T) {
 	leads := w.start("run", "--id", "leads", "--ttl", "5s", "--on-deposed", "echo the hook ran", "n", "--",
 		"sleep", "1000").tells("leads n under token")
 	waits := w.start("run", "--id", "waits", "n", "--", "sleep", "1000").tells("waits for n")
+	shard := w.start("run", "--id", "shard", "--ttl", "5s", "--shards", "1", "--on-deposed", "echo the hook ran", "s",
+		"--", "sleep", "1000").tells("leads s/0000 under token")
 	if err := os.Rename(dir, dir+"-away"); err != nil {
 		t.Fatal(err)
 	}
@@ -33,6 +36,9 @@ func TestWhoHasLostTheEmbeddedStoreEnds(t *testing.T) {
 	// a term ends as it does without a store
 	leads.ends(exitLost).complains("the directory was removed or replaced", "given up: the embedded store is gone",
 		"the hook ran")
+	if shard.wait(); !strings.Contains(shard.out.String()+shard.err.String(), "the hook ran") {
+		t.Errorf("%v: the hook of a shard did not run", shard)
+	}
 	if err := os.Rename(dir+"-away", dir); err != nil {
 		t.Fatal(err)
 	}

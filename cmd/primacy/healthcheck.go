@@ -48,13 +48,15 @@ func (o *candidacy) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.ignorePauses, "ignore-pauses", false, "lead also while 'primacy pause --no-elections' forbids it")
 }
 
-// validate refuses what makes no sense.
-func (o *candidacy) validate() error {
+// validate refuses what makes no sense. Given says whether somebody has set a flag.
+func (o *candidacy) validate(given func(flag string) bool) error {
 	if !slices.Contains([]string{keepLeading, "resign"}, o.onUnhealthy) {
 		return fmt.Errorf("--on-unhealthy %q: use %s or resign", clean(o.onUnhealthy), keepLeading)
 	}
 	o.options.GiveUp = o.onUnhealthy != keepLeading
 	switch {
+	case o.health == "" && given("health"): // an empty variable, most likely: nothing would be checked
+		return errors.New("--health is empty: give a shell line or a URL, or leave it out")
 	case o.health == "":
 		return nil
 	case o.options.Interval < 100*time.Millisecond || o.options.Timeout < 50*time.Millisecond:
@@ -72,7 +74,8 @@ func (o *candidacy) validate() error {
 }
 
 func (o *candidacy) isURL() bool {
-	return strings.HasPrefix(o.health, "http://") || strings.HasPrefix(o.health, "https://")
+	scheme, _, is := strings.Cut(o.health, "://")
+	return is && (strings.EqualFold(scheme, "http") || strings.EqualFold(scheme, "https"))
 }
 
 // healthCheck makes the checks of --health, and tells what came of them.
@@ -137,6 +140,17 @@ func (c *healthCheck) get(ctx context.Context) error {
 	return err // a server that hangs, or breaks off, in the midst of its answer
 }
 
+// role is what the check finds in PRIMACY_ROLE. A process with shards leads while it has any.
+func (c *healthCheck) role() string {
+	switch {
+	case c.r.current.Load() != nil:
+		return c.r.role
+	case c.member != nil && len(c.member.Owned()) > 0:
+		return asLeader
+	}
+	return "standby"
+}
+
 // command runs the shell line under a guardian of its own: when ctx ends it is killed, with all it
 // has started, and what it leaves behind when it ends is killed too.
 func (c *healthCheck) command(ctx context.Context) error {
@@ -151,11 +165,7 @@ func (c *healthCheck) command(ctx context.Context) error {
 		_, _ = io.Copy(io.Discard, r)
 		_ = r.Close()
 	}()
-	role := "standby"
-	if c.r.current.Load() != nil {
-		role = c.r.role
-	}
-	cmd := c.r.hooks.outsideTerm(c.r.candidacy.health, map[string]string{eventEnv: "health", roleEnv: role})
+	cmd := c.r.hooks.outsideTerm(c.r.candidacy.health, map[string]string{eventEnv: "health", roleEnv: c.role()})
 	cmd.Deadline = boottime.Now() + c.r.candidacy.options.Timeout + hookGrace + 10*time.Second
 	cmd.Stdout, cmd.Stderr, cmd.NoJobControl, cmd.KillRemaining = w, w, true, true
 	st, _, err := runLimited(ctx, c.r.supervisor, cmd, supervise.NoDeadline, 0, nil)
@@ -217,6 +227,11 @@ const (
 // notified tells of an event of the session that has to do with health or pauses.
 func (c *healthCheck) notified(ctx context.Context, ev primacy.Event) {
 	r := c.r
+	// At every event, as each renewal is one: that of a change may have been lost, or have come before
+	// anybody listened, and then the process would have no shard for ever.
+	if h := c.health(); h != nil && c.member != nil {
+		c.member.SetReady(h.State().Healthy)
+	}
 	e := event{Event: ev.Kind.String(), Token: ev.Token, Text: ev.Text}
 	record := healthRecord{ID: r.session.ID(), At: ev.At.UTC(), Text: ev.Text}
 	if t := r.current.Load(); t != nil {
@@ -226,9 +241,6 @@ func (c *healthCheck) notified(ctx context.Context, ev primacy.Event) {
 	case primacy.HealthChanged:
 		healthy := ev.Cause == nil
 		e.Healthy = &healthy
-		if c.member != nil {
-			c.member.SetReady(healthy)
-		}
 		if record.Healthy = healthy; healthy {
 			r.say("the health check succeeds: %s may lead", clean(r.session.ID()))
 		} else {

@@ -14,6 +14,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/memstore"
+	"github.com/primacy-go/primacy/shards"
 )
 
 // healthy starts a candidate with a check that fails while there is a file sick-ID. A check may
@@ -185,5 +189,88 @@ func TestAnAnswerThatHangsInItsBodyIsAFailure(t *testing.T) {
 	defer cancel()
 	if err := c.get(ctx); err == nil {
 		t.Error("a check whose answer did not end in time has succeeded")
+	}
+}
+
+// TestAnyEventTellsAGroupWhoIsReady: the one that tells of a change of the health may be lost.
+func TestAnyEventTellsAGroupWhoIsReady(t *testing.T) {
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := primacy.NewHealth(s, func(context.Context) error { return nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group, err := shards.New(s, "n", 1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	group.SetReady(false)
+	r := newRunner(&app{}, contest{name: "n"})
+	r.session, r.healthCheck.member, r.healthCheck.h = s, group, h
+	ctx, leave := context.WithCancel(t.Context())
+	over, owns := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = group.Run(ctx, func(ctx context.Context, _ *shards.Shard) error {
+			close(owns)
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	for until := time.Now().Add(time.Minute); ; {
+		r.healthCheck.notified(ctx, primacy.Event{Kind: primacy.Renewed})
+		select {
+		case <-owns:
+		case <-time.After(20 * time.Millisecond):
+			if time.Now().Before(until) {
+				continue
+			}
+			t.Error("it is healthy, and gets no shard")
+		}
+		break
+	}
+	if got := r.healthCheck.role(); got != asLeader {
+		t.Errorf("with a shard its check runs as %s", got)
+	}
+	leave()
+	<-over
+	_ = s.Close(context.Background())
+}
+
+// TestWhoIsUnhealthyStaysWithoutTokens: on a store that has none all terms look alike.
+func TestWhoIsUnhealthyStaysWithoutTokens(t *testing.T) {
+	s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := primacy.NewHealth(s, func(context.Context) error { return nil }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRunner(&app{}, contest{name: "n"})
+	r.healthCheck.h = h
+	for until := time.Now().Add(time.Minute); !h.State().Healthy && time.Now().Before(until); {
+		time.Sleep(time.Millisecond)
+	}
+	if r.forHealth(0, primacy.ErrExpired) || r.forHealth(0, primacy.ErrResigned) {
+		t.Error("a healthy process that lost its lease stays, whatever --on-lost says")
+	}
+	_ = s.Close(context.Background())
+}
+
+func TestTheTargetOfAHealthCheck(t *testing.T) {
+	o := candidacy{onUnhealthy: keepLeading}
+	if err := o.validate(func(flag string) bool { return flag == "health" }); err == nil {
+		t.Error("an empty --health checks nothing, and is not refused")
+	}
+	if err := o.validate(func(string) bool { return false }); err != nil {
+		t.Error(err)
+	}
+	for health, want := range map[string]bool{"HTTP://localhost/": true, "https://h": true, "curl http://h": false} {
+		if o.health = health; o.isURL() != want {
+			t.Errorf("%s is a URL: %v", health, !want)
+		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 	pauses "github.com/primacy-go/primacy/pause"
+	"github.com/primacy-go/primacy/shards"
 )
 
 // pauseOptions are what pause and resume are told.
@@ -327,11 +328,20 @@ func effectsOf(ctx context.Context, s *primacy.Session, st driver.Store, p pause
 		names[e.Name] = true
 		effect := fmt.Sprintf("%s leads on; %s, and may take over by priority or health again", who(e.Leader),
 			othersWait(e))
+		_, isGroup := shards.GroupOf(e)
+		_, _, isShard := shards.ShardOf(e.Name)
 		switch {
+		case isGroup && pauses.Strongest(left, e.Name, e.Name+"/") != nil:
+			effect = "its shards stay paused: " + pauseText(*pauses.Strongest(left, e.Name, e.Name+"/"))
+		case isGroup:
+			effect = "its shards may move for balance and health again"
 		case waiting(e) == 0:
 			effect = fmt.Sprintf("%s leads on; %s", who(e.Leader), othersWait(e))
 		case pauses.Strongest(left, e.Name) != nil:
 			effect = "it stays paused: " + pauseText(*pauses.Strongest(left, e.Name))
+		}
+		if p.NoElections && (isGroup || isShard) {
+			effect += "; a command of 'run --shards' that waits for the end begins, unless another pause holds it"
 		}
 		effects = append(effects, effectJSON{e.Name, effect})
 	}

@@ -88,7 +88,8 @@ executable/not found.`,
 			if o.Priority < 0 || o.Steady < 0 {
 				return fmt.Errorf("--priority and --steady must not be negative")
 			}
-			err := errors.Join(r.candidacy.validate(), r.shardOptions.validate(givenFlags(cmd.Flags())))
+			given := givenFlags(cmd.Flags())
+			err := errors.Join(r.candidacy.validate(given), r.shardOptions.validate(given))
 			if err != nil {
 				return err
 			}

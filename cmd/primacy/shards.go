@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
+	pauses "github.com/primacy-go/primacy/pause"
 	"github.com/primacy-go/primacy/shards"
 )
 
@@ -57,8 +59,16 @@ func showShards(ctx context.Context, a *app, name string) error {
 	if len(free) > 0 {
 		fmt.Fprintf(a.stdout, "without an owner: %s\n", shown.Ranges(free))
 	}
-	paused, pausedErr := pausesOver(ctx, store, name)
-	printPauses(a, paused, pausedErr)
+	now, err := pauses.Read(ctx, store)
+	names := []string{name, name + "/"} // a pause of all that is below is one of all shards
+	for _, s := range st.Shards {
+		names = append(names, shards.NameOf(name, s.Number))
+	}
+	paused := pausesOf(now, names...)
+	printPauses(a, paused, err)
+	if slices.ContainsFunc(paused, func(p pauses.Pause) bool { return p.NoElections }) {
+		fmt.Fprintln(a.stdout, "meanwhile no command of 'primacy run' begins in a paused shard, though it has an owner")
+	}
 	printAsOf(a, st.AsOf, store.Caps().Store, 0)
 	return nil
 }

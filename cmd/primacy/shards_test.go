@@ -212,6 +212,11 @@ func TestNoShardsCommandBeginsWhileElectionsArePaused(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(w.dir, "ran")); err == nil {
 		t.Errorf("commands began:\n%s", text)
 	}
+	w.start("pause", "n/0003", "--reason", "another").ends(0)
+	w.start("shards", "n").ends(0).says("PAUSED: n is paused by ", "PAUSED: n/0003 is paused by ",
+		"meanwhile no command of 'primacy run' begins in a paused shard")
+	w.start("resume", "n", "--dry-run").ends(0).says("n: its shards may move for balance and health again; " +
+		"a command of 'run --shards' that waits for the end begins")
 	w.start("resume", "n").ends(0)
 	w.eventually("all run", func() bool {
 		text, _ := os.ReadFile(filepath.Join(w.dir, "ran"))

@@ -201,15 +201,20 @@ func (g *sharded) answer(over <-chan struct{}, leave func()) {
 	}
 }
 
-// runnerOf returns the runner of one shard.
-func (g *sharded) runnerOf(s *shards.Shard) *runner {
+// runnerOf returns the runner of one shard. It calls stop for a signal that asks its command to end
+// and comes while there is none: in a hook, or before it is started again.
+func (g *sharded) runnerOf(s *shards.Shard, stop context.CancelCauseFunc) *runner {
 	r := g.r
 	sub := newRunner(r.app, r.contest)
 	sub.name, sub.lifeOptions, sub.args, sub.stopTimeout, sub.own = s.Term.Name(), r.lifeOptions, r.args, r.stopTimeout,
 		r.own
 	sub.supervisor, sub.session, sub.at, sub.log, sub.ignored = r.supervisor, r.session, r.at, r.log, r.ignored
 	sub.shardOptions, sub.shard = r.shardOptions, &shardOf{g, s.Number}
-	sub.signals, sub.stop = make(chan os.Signal, 16), func(error) {}
+	sub.signals, sub.stop = make(chan os.Signal, 16), func(cause error) {
+		if r.ending.Load() { // before that only SIGHUP comes here, which ends nothing
+			stop(cause)
+		}
+	}
 	sub.current.Store(s.Term)
 	g.mu.Lock()
 	g.own[sub] = true
@@ -219,7 +224,9 @@ func (g *sharded) runnerOf(s *shards.Shard) *runner {
 
 // work runs the command of a shard in its term. It returns when nothing of the command is left.
 func (g *sharded) work(ctx context.Context, s *shards.Shard) error {
-	r := g.runnerOf(s)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	r := g.runnerOf(s, stop)
 	defer func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -228,17 +235,19 @@ func (g *sharded) work(ctx context.Context, s *shards.Shard) error {
 	var err error
 	begins := g.admitted(r, s.Term)
 	if begins {
+		inTerms.Add(1)
 		r.report(event{Event: "elected", Token: s.Term.Token()})
 		r.idle(func() { r.hooks.elected(ctx, s.Term) })
 	}
-	if context.Cause(s.Term.Context()) == nil {
+	if err = r.stoppedMeanwhile(ctx); err == nil && context.Cause(s.Term.Context()) == nil {
 		err = r.work(ctx, s.Term)
 	}
 	if err == nil {
 		err = r.lost(s.Term)
 	}
 	if begins {
-		g.hooks.Go(r.hooks.deposed(context.WithoutCancel(ctx), s.Term, err))
+		wait := r.hooks.deposed(context.WithoutCancel(ctx), s.Term, err)
+		g.hooks.Go(func() { wait(); inTerms.Add(-1) })
 	}
 	r.explain(s.Term, err)
 	switch {

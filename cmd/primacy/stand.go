@@ -68,7 +68,7 @@ func (r *runner) live(ctx context.Context) error {
 
 // again says whether to stand again after a term that ended with err.
 func (r *runner) again(ctx context.Context, token primacy.Token, err error) bool {
-	if r.onLost != recampaign && !r.forHealth(token) || ctx.Err() != nil || r.ending.Load() ||
+	if r.onLost != recampaign && !r.forHealth(token, err) || ctx.Err() != nil || r.ending.Load() ||
 		r.started && r.status.Cause == supervise.CauseExited {
 		return false
 	}
@@ -78,10 +78,17 @@ func (r *runner) again(ctx context.Context, token primacy.Token, err error) bool
 
 // forHealth says whether the term ended because this candidate is unhealthy. Then it stays: what is
 // known of its health would be lost with the process. Its command may ask it to resign under the
-// same ID, which is another thing.
-func (r *runner) forHealth(token primacy.Token) bool {
+// same ID, which is another thing. Where the store has no tokens the two look alike if it is
+// unhealthy then.
+func (r *runner) forHealth(token primacy.Token, err error) bool {
 	h := r.healthCheck.health()
-	return h != nil && h.State().GaveUp == token
+	switch {
+	case h == nil:
+		return false
+	case token != 0:
+		return h.State().GaveUp == token
+	}
+	return !h.State().Healthy && (errors.Is(err, primacy.ErrResigned) || errors.Is(err, primacy.ErrTransferred))
 }
 
 // pause waits for so long, or until ctx ends.
