@@ -141,7 +141,11 @@ func (v *adopting) convert() error {
 func writeSecret(path, text string) error {
 	old, err := os.ReadFile(path)
 	if err == nil && string(old) == text {
-		return nil
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm()&0o077 == 0 {
+			return err
+		}
+		return os.Chmod(path, 0o600)
 	}
 	if err == nil {
 		return fmt.Errorf("%s is there, with other content: remove it, or give another --secrets", path)

@@ -32,12 +32,17 @@ func TestAdoptMakesAFile(t *testing.T) {
 		t.Error("it tells the password")
 	}
 	path := filepath.Join(w.dir, "pgpass")
-	got, err := os.ReadFile(path)
-	info, err2 := os.Stat(path)
-	if err != nil || err2 != nil || string(got) != "*:*:*:r:geheim\n" || info.Mode().Perm() != 0o600 {
-		t.Errorf("the passfile: %q, %v, %v", got, info, err)
+	for range 2 { // one that others read is theirs no more when it is written again
+		got, err := os.ReadFile(path)
+		info, err2 := os.Stat(path)
+		if err != nil || err2 != nil || string(got) != "*:*:*:r:geheim\n" || info.Mode().Perm() != 0o600 {
+			t.Errorf("the passfile: %q, %v, %v", got, info, err)
+		}
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		w.start("postgres", "adopt", "--patroni", yml, "--secrets", w.dir).ends(0)
 	}
-	w.start("postgres", "adopt", "--patroni", yml, "--secrets", w.dir).ends(0)
 	if err := os.WriteFile(path, []byte("another"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -107,17 +107,23 @@ func (p *patroniSide) close() {
 // guardOf reads the files of [api].
 func guardOf(a pgfile.API) (g patroni.Guard, err error) {
 	if a.TokenFile != "" {
-		if g.Token, err = agent.LoadToken(a.TokenFile); err != nil {
+		if err = unseen(a.TokenFile); err == nil {
+			g.Token, err = agent.LoadToken(a.TokenFile)
+		}
+		if err != nil {
 			return g, fmt.Errorf("api.token_file: %w", err)
 		}
 	}
 	if a.AuthFile != "" {
+		if err := unseen(a.AuthFile); err != nil {
+			return g, fmt.Errorf("api.auth_file: %w", err)
+		}
 		text, err := os.ReadFile(a.AuthFile)
 		if err != nil {
 			return g, fmt.Errorf("api.auth_file: %w", err)
 		}
 		g.Basic, _, _ = strings.Cut(string(text), "\n")
-		g.Basic = strings.TrimSpace(g.Basic)
+		g.Basic = strings.TrimSuffix(g.Basic, "\r") // a password may end in a blank
 		if user, password, ok := strings.Cut(g.Basic, ":"); !ok || user == "" || password == "" {
 			return g, fmt.Errorf("api.auth_file: the first line of %s must be USER:PASSWORD", a.AuthFile)
 		}
@@ -142,6 +148,18 @@ func guardOf(a pgfile.API) (g patroni.Guard, err error) {
 		}
 	}
 	return g, nil
+}
+
+// unseen refuses a file of secrets that everybody on this machine may read or write.
+func unseen(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return fmt.Errorf("everybody on this machine may use %s (mode %04o): chmod 0600 %[1]s", path, mode)
+	}
+	return nil
 }
 
 // serve keeps Patroni's keys, and answers Patroni's REST, until ctx ends. It returns what waits for
@@ -238,9 +256,21 @@ func (p *patroniVerbs) Switchover(ctx context.Context, to string) (string, error
 	return j.Primary, err
 }
 
+// asked says whether instructions pause the cluster. It is read after the record: what that says of
+// a pause was asked for before.
+func (p *patroniVerbs) asked(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.at.timeout)
+	defer cancel()
+	i, err := p.at.record.Instructions(ctx)
+	return i != nil && i.Paused != nil, err
+}
+
 func (p *patroniVerbs) Pause(ctx context.Context) error {
 	v, j, err := p.asking(ctx)
 	if err != nil {
+		return err
+	}
+	if asked, err := p.asked(ctx); err != nil || asked && j.Record.Paused != nil {
 		return err
 	}
 	return refused(pauseCluster(v, p.at, j, nil))
@@ -249,6 +279,9 @@ func (p *patroniVerbs) Pause(ctx context.Context) error {
 func (p *patroniVerbs) Resume(ctx context.Context) error {
 	v, j, err := p.asking(ctx)
 	if err != nil {
+		return err
+	}
+	if asked, err := p.asked(ctx); err != nil || !asked && j.Record.Paused == nil {
 		return err
 	}
 	return refused(resumeCluster(v, p.at, j, false))

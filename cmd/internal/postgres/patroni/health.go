@@ -43,9 +43,13 @@ func isSync(v view, q url.Values) bool { return v.store() && isReplica(v, q) && 
 
 // isReplica says whether the member is a standby that takes queries. With ?lag= it is none where it
 // has not replayed so many bytes of what the primary was last known to have. What lag says is
-// ignored where it cannot be read, as Patroni does.
+// ignored where it cannot be read, as Patroni does. With ?replication_state= it is none where that
+// is not what the member shows.
 func isReplica(v view, q url.Values) bool {
 	if v.role != roleReplica || !v.running() {
+		return false
+	}
+	if q.Has("replication_state") && q.Get("replication_state") != v.replication() {
 		return false
 	}
 	most, ok := size(q.Get("lag"))

@@ -95,7 +95,8 @@ func TestATermThatEndedIsNoPrimary(t *testing.T) {
 	}
 }
 
-// TestLagAndTags are Patroni's: ?lag= is a number of bytes or has a unit, ?tag_NAME= is a tag.
+// TestLagAndTags are Patroni's: ?lag= is a number of bytes or has a unit, ?tag_NAME= is a tag, and
+// ?replication_state= is what the member shows of it.
 func TestLagAndTags(t *testing.T) {
 	shown := seen("pg2", nil)
 	shown.LastLSN, shown.Server.Reached.LSN = 10<<20, 9<<20
@@ -105,7 +106,8 @@ func TestLagAndTags(t *testing.T) {
 		"/replica?lag=1GB":  true,
 		"/replica?lag=much": true, "/replica?lag=0": false, "/read-only?lag=0": false, "/sync?lag=0": false,
 		"/replica?tag_nosync=true": true, "/replica?tag_nosync=false": false, "/replica?tag_x=1": false,
-		"/readiness": true, "/readiness?lag=100": false} {
+		"/readiness": true, "/readiness?lag=100": false, "/replica?replication_state=streaming": true,
+		"/replica?replication_state=in%20archive%20recovery": false} {
 		if got := s.code(path); got != code(want) {
 			t.Errorf("%s: %d, want %d", path, got, code(want))
 		}
@@ -115,6 +117,14 @@ func TestLagAndTags(t *testing.T) {
 		"/readiness?lag=2MB&mode=write": true, "/readiness?lag=2MB&mode=apply": false} {
 		if got := s.code(path); got != code(want) {
 			t.Errorf("%s, with what the walreceiver knows: %d, want %d", path, got, code(want))
+		}
+	}
+	s = newSite(seen("pg2", nil))
+	s.shown.Server.Follows = false
+	for path, want := range map[string]bool{"/replica": true, "/replica?replication_state=streaming": false,
+		"/read-only?replication_state=streaming": false, "/sync?replication_state=streaming": false} {
+		if got := s.code(path); got != code(want) {
+			t.Errorf("%s of a standby that is cut off: %d, want %d", path, got, code(want))
 		}
 	}
 }

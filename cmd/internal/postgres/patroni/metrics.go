@@ -224,14 +224,27 @@ func (f Figures) desc(name, help string, label ...string) *prometheus.Desc {
 func (f Figures) Collect(to chan<- prometheus.Metric) {
 	v := look(f.Member)
 	for _, x := range slices.Concat(theirs, ours) {
-		to <- prometheus.MustNewConstMetric(f.desc(x.name, x.help), x.kind, x.value(v))
+		to <- metric(f.desc(x.name, x.help), x.kind, x.value(v))
 	}
 	for _, x := range oursLabelled {
-		desc := f.desc(x.name, x.help, x.label)
-		for label, value := range x.values(v) {
-			to <- prometheus.MustNewConstMetric(desc, x.kind, value, label)
+		desc, all := f.desc(x.name, x.help, x.label), map[string]float64{}
+		for label, value := range x.values(v) { // two paths may be the same label then
+			label = strings.ToValidUTF8(label, "\uFFFD")
+			all[label] = max(all[label], value)
+		}
+		for label, value := range all {
+			to <- metric(desc, x.kind, value, label)
 		}
 	}
+}
+
+// metric does not panic whatever the labels are: that would end the agent, and with it its server.
+func metric(desc *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) prometheus.Metric {
+	m, err := prometheus.NewConstMetric(desc, kind, value, labels...)
+	if err != nil {
+		return prometheus.NewInvalidMetric(desc, err)
+	}
+	return m
 }
 
 // padded writes 4.1.0 as 40100, as Patroni does.

@@ -14,7 +14,8 @@ import (
 	"github.com/primacy-go/primacy/memstore"
 )
 
-// TestMetrics: by Patroni's names and ours, what a snapshot says now.
+// TestMetrics: by Patroni's names and ours, what a snapshot says now. A path that is no text ends
+// nothing.
 func TestMetrics(t *testing.T) {
 	term := leads(t, memstore.New(memstore.Options{}), "pg1")
 	m := &still{shown: seen("pg1", term)}
@@ -82,6 +83,8 @@ func TestMetrics(t *testing.T) {
 	labelled("primacy_postgres_disk_full", "gauge", `{directory="/data",...} 1`, `{directory="/wal",...} 1`)
 	m.shown.Overridden = nil
 	labelled("primacy_postgres_overridden_setting", "gauge")
+	m.shown.Full = []string{"/mnt/donn\xe9es", "/mnt/donn\xeaes"} // as Latin-1 writes them
+	labelled("primacy_postgres_disk_full", "gauge", "{directory=\"/mnt/donn\uFFFDes\",...} 1")
 	resign(t, term)
 	want("patroni_primary", "0")
 	m.shown = seen("pg2", nil)

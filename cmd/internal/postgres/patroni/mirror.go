@@ -185,9 +185,7 @@ func (m *Mirror) memberKey(v view) memberKey {
 		return k
 	}
 	k.Location, k.Received, k.Replayed = number(v.received()), number(v.received()), number(v.replayed())
-	if v.streaming() {
-		k.ReplicationState = "streaming"
-	}
+	k.ReplicationState = v.replication()
 	return k
 }
 

@@ -2,9 +2,9 @@ package patroni
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"strings"
+	"regexp"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -58,8 +58,8 @@ func parseRestart(body map[string]any) (r restart, code int, err error) {
 			if value == nil {
 				continue
 			}
-			var n float64
-			if _, bad := fmt.Sscan(strings.TrimSuffix(text, "s"), &n); bad != nil || n <= 0 {
+			n, ok := seconds(text)
+			if !ok || n <= 0 {
 				return r, wrong, theirWords("Timeout should be a positive number of seconds")
 			}
 			r.limit = time.Duration(min(n, verbLimit.Seconds()) * float64(time.Second))
@@ -68,6 +68,19 @@ func parseRestart(body map[string]any) (r restart, code int, err error) {
 		}
 	}
 	return r, 0, nil
+}
+
+var times = regexp.MustCompile(`^\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|min|h|d)?\s*$`)
+
+// seconds reads a time as Patroni does: 90, 90s, 1.5min.
+func seconds(text string) (float64, bool) {
+	m := times.FindStringSubmatch(text)
+	if m == nil {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	unit := map[string]float64{"": 1, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600, "d": 86400}[m[2]]
+	return n * unit, err == nil
 }
 
 // fits says whether the member is as the request says.

@@ -221,3 +221,20 @@ func TestScheduledRestartsAreRefusedAndDeleted(t *testing.T) {
 		s.after(time.Hour, "restart") // once: nobody expects it any more
 	})
 }
+
+// TestTheTimeoutOfARestart has a unit, as with Patroni: a minute is no second.
+func TestTheTimeoutOfARestart(t *testing.T) {
+	for text, want := range map[string]time.Duration{`90`: 90 * time.Second, `"90"`: 90 * time.Second,
+		`"30s"`: 30 * time.Second, `"1min"`: time.Minute, `"1.5 min"`: 90 * time.Second, `"100ms"`: time.Second / 10,
+		`"2h"`: verbLimit, `"1d"`: verbLimit, `null`: 0, `"1m"`: -1, `"5 apples"`: -1, `"0"`: -1, `"-1"`: -1, `""`: -1,
+		`"1e400"`: -1, `"1s 2"`: -1} {
+		var body map[string]any
+		if err := json.Unmarshal([]byte(`{"timeout":`+text+`}`), &body); err != nil {
+			t.Fatal(err)
+		}
+		if r, code, err := parseRestart(body); (err != nil) != (want < 0) || err == nil && r.limit != want ||
+			err != nil && code != http.StatusBadRequest {
+			t.Errorf("%s: %v, %d %v; want %v", text, r.limit, code, err, want)
+		}
+	}
+}

@@ -43,7 +43,7 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request, body map[string]any)
 }
 
 func (a *API) replace(w http.ResponseWriter, r *http.Request, body map[string]any) {
-	if _, said := body[pauseKey]; !said {
+	if _, said := body[pauseKey]; !said && len(body) > 0 {
 		body[pauseKey] = nil // what is not there is off
 	}
 	a.change(w, r, body, func(config.Document) (config.Document, error) {
@@ -82,7 +82,11 @@ func (a *API) change(w http.ResponseWriter, r *http.Request, body map[string]any
 		return
 	}
 	if p, said := body[pauseKey]; said {
-		if err := a.pause(ctx, p == true || p == "on" || p == "true"); err != nil {
+		do := a.Verbs.Resume
+		if p == true || p == "on" || p == "true" {
+			do = a.Verbs.Pause
+		}
+		if err := do(ctx); err != nil {
 			a.refuse(w, http.StatusConflict, err)
 			return
 		}
@@ -96,15 +100,4 @@ func (a *API) change(w http.ResponseWriter, r *http.Request, body map[string]any
 	default:
 		health.WriteJSON(w, http.StatusOK, is)
 	}
-}
-
-// pause pauses the cluster or ends that, unless it is so already.
-func (a *API) pause(ctx context.Context, on bool) error {
-	switch is := look(a.Member).paused(); {
-	case on && !is:
-		return a.Verbs.Pause(ctx)
-	case !on && is:
-		return a.Verbs.Resume(ctx)
-	}
-	return nil
 }

@@ -137,6 +137,14 @@ func (v view) primaryEnd() core.LSN {
 // streaming says whether WAL comes in.
 func (v view) streaming() bool { return v.Server.Follows || v.details != nil && v.details.Streams }
 
+// replication is that in Patroni's word, empty where none does.
+func (v view) replication() string {
+	if v.streaming() {
+		return "streaming"
+	}
+	return ""
+}
+
 func (v view) pendingRestart() bool { return v.Pending != "" }
 
 // seen is when the store last answered, by the wall clock.
@@ -222,9 +230,7 @@ func (c Config) status(v view) status {
 		}
 	}
 	s.SyncStandby, s.QuorumStandby = v.votes(), v.votes()
-	if v.streaming() {
-		s.ReplicationState = "streaming"
-	}
+	s.ReplicationState = v.replication()
 	return s
 }
 

@@ -64,6 +64,10 @@ func (a *API) switchover(w http.ResponseWriter, r *http.Request, body map[string
 		return
 	}
 	if at := said(body, "scheduled_at"); at != "" {
+		if action == "failover" {
+			text(w, http.StatusBadRequest, "Failover can't be scheduled")
+			return
+		}
 		a.schedule(w, r, f, at)
 		return
 	}

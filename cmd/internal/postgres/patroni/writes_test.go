@@ -120,6 +120,7 @@ func TestWrites(t *testing.T) {
 			"switchover pg2"},
 		{"POST", "/failover", `{"leader":"pg1"}`, leader, 400, "only to a specific candidate", ""},
 		{"POST", "/failover", `{"candidate":"pg2"}`, nil, 412, "primacy postgres failover", ""},
+		{"POST", "/failover", `{"candidate":"pg2","scheduled_at":"` + at + `"}`, leader, 400, "can't be scheduled", ""},
 		{"POST", "/switchover", `{"leader":"pg1","scheduled_at":"` + at + `"}`, leader, 202,
 			"Switchover scheduled", ""},
 		{"POST", "/switchover", `{"leader":"pg1","scheduled_at":"2020-01-01T00:00:00Z"}`, leader, 422, "in the past",
