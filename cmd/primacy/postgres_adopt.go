@@ -250,8 +250,13 @@ func (v *adopting) revoke(ctx context.Context) error {
 	}
 	if s.Adopted != core.AdoptedStandby {
 		p := former{r, v.file.Name, s.SystemID, 0}
-		if err := p.pause(ctx, true); err != nil { // first: else a Patroni on another machine would elect
+		// First: else a Patroni on another machine would elect.
+		there, err := p.pause(ctx, true)
+		if err != nil {
 			return err
+		}
+		if !there {
+			v.say("Patroni's configuration is not in the store any more, so Patroni is not paused")
 		}
 		if err := p.initialize(ctx, s.SystemID); err != nil {
 			return err
@@ -547,7 +552,8 @@ func (p former) takeOver(ctx context.Context, adopted core.Adoption) error {
 	if err := p.initialize(ctx, patroni.Guarded(p.systemID)); err != nil {
 		return err
 	}
-	return p.pause(ctx, false)
+	_, err := p.pause(ctx, false)
+	return err
 }
 
 // initialize writes whose database Patroni keeps, over what is there of this database.
@@ -567,13 +573,15 @@ func (p former) ours(initialize string) bool {
 	return initialize == p.systemID || initialize == patroni.Guarded(p.systemID)
 }
 
-// pause begins or ends the pause that Patroni sees.
-func (p former) pause(ctx context.Context, on bool) error {
-	_, _, _, err := p.shared.Change(ctx, func(d pgconfig.Document) (pgconfig.Document, error) {
-		if delete(d, "pause"); on {
+// pause begins or ends the pause that Patroni sees. It does neither where there is no configuration
+// of the cluster any more: a new one that says nothing else would take the place of what Patroni has
+// on disk.
+func (p former) pause(ctx context.Context, on bool) (there bool, err error) {
+	_, is, _, err := p.shared.Change(ctx, func(d pgconfig.Document) (pgconfig.Document, error) {
+		if delete(d, "pause"); on && d != nil {
 			d["pause"] = true
 		}
 		return d, nil
 	})
-	return err
+	return is != nil, err
 }

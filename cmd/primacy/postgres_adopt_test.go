@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/etcdstore"
@@ -144,4 +146,25 @@ func TestAKilledTakeoverGoesOn(t *testing.T) {
 	take("8", "is database system 07")
 	put("initialize", "7")
 	take("7", "not paused by Patroni")
+}
+
+// absent is a store from which the shared configuration is gone.
+type absent struct{ wrote string }
+
+func (s *absent) Get(context.Context, string) ([]byte, uint64, error) { return nil, 0, nil }
+func (s *absent) Put(_ context.Context, _ string, value []byte, _ uint64) (uint64, bool, error) {
+	s.wrote = string(value)
+	return 1, true, nil
+}
+
+// TestNoPauseWithoutAConfiguration: after `patronictl remove` there is none that could say it. A new
+// one is not made of it.
+func TestNoPauseWithoutAConfiguration(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		s := &absent{}
+		p := former{reached: &reached{shared: pgconfig.Of(s, "/service/orders/config")}}
+		if there, err := p.pause(t.Context(), on); there || err != nil || s.wrote != "" {
+			t.Errorf("pause %v: %v, %v, and %q was written", on, there, err, s.wrote)
+		}
+	}
 }

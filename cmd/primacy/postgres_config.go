@@ -147,7 +147,7 @@ func postgresConfigSetCommand(a *app) *cobra.Command {
 	v := newAsking(a, "set KEY=VALUE...", "Change keys of the shared configuration",
 		`Change keys of the shared configuration, show the difference, and wait until each member has taken it. KEY is
 one of Patroni's, with dots between names, or durability, acks, or parameters.NAME for PostgreSQL's. VALUE is YAML; null
-removes the key, and its default holds. Other keys stay as they are, whoever wrote them. What a member refuses, for its
+removes the key, and its default holds. A parameter's text may also stand as it is, without quotes of its own. Other keys stay as they are, whoever wrote them. What a member refuses, for its
 PostgreSQL does not know it, is put back.
 
   primacy postgres config set -f pg.toml acks=2
@@ -176,11 +176,12 @@ func (v *asking) setConfig(r *reached, args []string) error {
 		if !ok {
 			return fmt.Errorf("%q: give KEY=VALUE", arg)
 		}
-		value, err := pgconfig.ParseValue([]byte(text))
+		key = strings.TrimSpace(key)
+		value, err := pgconfig.ParseFor(key, []byte(text))
 		if err != nil {
 			return fmt.Errorf("%s: %w", arg, err)
 		}
-		all = append(all, assignment{strings.TrimSpace(key), value})
+		all = append(all, assignment{key, value})
 	}
 	ctx, cancel := context.WithTimeout(v.cmd.Context(), v.timeout)
 	defer cancel()

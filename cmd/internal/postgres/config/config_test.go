@@ -257,6 +257,12 @@ func TestChange(t *testing.T) {
 	}); !errors.Is(err, config.ErrRefused) || f.version != last {
 		t.Errorf("what no member takes: got %v", err)
 	}
+	none := &fake{}
+	if _, is, _, err := config.Of(none, "/k").Change(t.Context(), func(d config.Document) (config.Document, error) {
+		return d, nil
+	}); is != nil || err != nil || none.version != 0 {
+		t.Errorf("where there is none, and none is made: got %v, %v, and the store has %q", is, err, none.text)
+	}
 	f.text = "{"
 	if _, version, err := c.Read(t.Context()); !errors.Is(err, config.ErrRefused) || version != last {
 		t.Errorf("what cannot be read: got %d, %v", version, err)
@@ -276,6 +282,22 @@ func TestYAML(t *testing.T) {
 		"null": nil, "": nil} {
 		if v, err := config.ParseValue([]byte(text)); err != nil || v != want {
 			t.Errorf("%q: got %#v, %v", text, v, err)
+		}
+	}
+	for text, want := range map[string]any{`"$user", public`: `"$user", public`, "'%m [%p] '": "%m [%p] ",
+		"%m [%p] ": "%m [%p] ", "x #y": "x #y", "a: b": "a: b", "": "", "&x": "&x", "a\nb": "a\nb", `'it''s'`: "it's",
+		`""`: "", "null": nil, "200": json.Number("200"), "on": true, "'on'": "on", " 4MB": " 4MB"} {
+		if v, err := config.ParseFor("parameters.x", []byte(text)); err != nil || v != want {
+			t.Errorf("%q for a parameter: got %#v, %v", text, v, err)
+		}
+	}
+	if v, err := config.ParseFor("postgresql.parameters.x", []byte("a: b")); err != nil || v != "a: b" {
+		t.Errorf("a parameter by its whole name: %v, %v", v, err)
+	}
+	for key, text := range map[string]string{"acks": `"1" 2`, "primacy.drop_after": `"3s", x`, "pause": "a\n---\nb",
+		"parameters.x": "\xff"} {
+		if v, err := config.ParseFor(key, []byte(text)); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s=%q: got %v, %v", key, text, v, err)
 		}
 	}
 	for _, text := range []string{"a: [", "- 1", "a: 1\na: 2", "a: .inf", "[1]: 2"} {

@@ -93,6 +93,14 @@ func (d Document) Assign(key string, value any) (Document, error) {
 	return d.With(key, value)
 }
 
+// ParseFor reads the value that a person has given for a key of [Document.Assign].
+func ParseFor(key string, text []byte) (any, error) {
+	if strings.HasPrefix(strings.TrimPrefix(key, "postgresql."), "parameters.") {
+		return ParseParameter(text)
+	}
+	return ParseValue(text)
+}
+
 // own is our own table in the document.
 const own = "primacy"
 

@@ -79,7 +79,7 @@ func (c *Config) Write(ctx context.Context, d Document, version uint64) (next ui
 // Change changes the document, and returns it as it was and as it is. change gets nil where there
 // is none. It may change what it gets, and is called again where somebody else has written
 // meanwhile. Its error is returned, and nothing is written. Nor is anything where it has changed
-// nothing.
+// nothing, or returns nil.
 func (c *Config) Change(ctx context.Context, change func(Document) (Document, error),
 ) (was, is Document, version uint64, err error) {
 	for {
@@ -90,7 +90,7 @@ func (c *Config) Change(ctx context.Context, change func(Document) (Document, er
 		if version != 0 {
 			in = was.Clone()
 		}
-		if is, err = change(in); err != nil || version != 0 && is.Equal(was) {
+		if is, err = change(in); err != nil || is == nil || version != 0 && is.Equal(was) {
 			return was, is, version, err
 		}
 		next, err := c.Write(ctx, is, version)

@@ -1,12 +1,15 @@
 package config
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v2"
 )
@@ -42,9 +45,13 @@ func ParseValue(text []byte) (any, error) {
 	if len(text) > limit {
 		return nil, fmt.Errorf("it is larger than %d bytes", limit)
 	}
-	var v any
-	if err := yaml.UnmarshalStrict(text, &v); err != nil { // strict: a key that is there twice is a mistake
+	var v, more any
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.SetStrict(true) // a key that is there twice is a mistake
+	if err := d.Decode(&v); err != nil && !errors.Is(err, io.EOF) {
 		return nil, errors.New(strings.Join(strings.Fields(err.Error()), " "))
+	} else if err == nil && !errors.Is(d.Decode(&more), io.EOF) {
+		return nil, errors.New("something stands behind the value: put it in quotes as a whole")
 	}
 	v, err := plain(v)
 	if err != nil || v == nil {
@@ -54,8 +61,32 @@ func ParseValue(text []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := Parse(whole)
-	return d["v"], err
+	made, err := Parse(whole)
+	return made["v"], err
+}
+
+// ParseParameter reads the value of a parameter of PostgreSQL. It is YAML where that is a number,
+// true or false, null, or a text in quotes. Any other text is taken as it stands, with what YAML
+// would drop or refuse: "$user", public; %m [%p] ; x #y.
+func ParseParameter(text []byte) (any, error) {
+	if len(text) > limit || !utf8.Valid(text) {
+		return nil, errors.New("it is no text, or a very large one")
+	}
+	is := strings.TrimSpace(string(text))
+	v, err := ParseValue(text)
+	switch v.(type) {
+	case bool, json.Number:
+		return v, nil
+	case string:
+		if first, last := is[0], is[len(is)-1]; first == last && (first == '"' || first == '\'') {
+			return v, nil
+		}
+	case nil:
+		if err == nil && (is == "~" || strings.EqualFold(is, "null")) {
+			return nil, nil
+		}
+	}
+	return string(text), nil
 }
 
 // plain makes what JSON knows of what YAML knows.
