@@ -8,8 +8,10 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/config"
@@ -55,6 +57,9 @@ func Convert(text []byte, secrets string) (Converted, error) {
 	c.rest("", d, topNotes)
 	slices.Sort(c.out.Notes)
 	c.out.TOML = c.b.String()
+	if c.err != nil {
+		return c.out, c.err
+	}
 	_, err = pgfile.Parse("the file made of it", c.out.TOML)
 	return c.out, err
 }
@@ -63,6 +68,7 @@ type converter struct {
 	b       strings.Builder
 	secrets string
 	out     Converted
+	err     error // the first one
 }
 
 func (c *converter) note(format string, args ...any) {
@@ -89,6 +95,18 @@ func (c *converter) text(in map[string]any, key string) string {
 	default:
 		return fmt.Sprint(v)
 	}
+}
+
+// password returns a password as it stands: blanks are part of it.
+func (c *converter) password(in map[string]any, key, path string) string {
+	v, ok := in[key].(string)
+	if !ok {
+		return c.text(in, key)
+	}
+	if strings.ContainsAny(v, "\r\n") && c.err == nil {
+		c.err = fmt.Errorf("%s.%s has a line break, and a file of passwords has one in a line: change it", path, key)
+	}
+	return v
 }
 
 func (c *converter) table(in map[string]any, key string) map[string]any {
@@ -119,7 +137,8 @@ func (c *converter) store(d map[string]any) {
 	if at == nil {
 		at = c.table(d, "etcd")
 	}
-	hosts, query, scheme, who := c.hosts(at), url.Values{}, "etcd://", ""
+	query, scheme, who := url.Values{}, "etcd://", ""
+	hosts, user, password := c.hosts(at)
 	if strings.EqualFold(c.text(at, "protocol"), "https") || strings.HasPrefix(c.text(at, "url"), "https:") {
 		scheme = "etcds://"
 		for key, name := range map[string]string{"cacert": "ca", "cert": "cert", "key": "key"} {
@@ -128,9 +147,12 @@ func (c *converter) store(d map[string]any) {
 			}
 		}
 	}
-	if user := c.text(at, "username"); user != "" {
+	if user == "" {
+		user, password = c.text(at, "username"), c.password(at, "password", "etcd3")
+	}
+	if user != "" {
 		path := c.secrets + "/etcd-password"
-		c.out.Secrets[path] = c.text(at, "password") + "\n"
+		c.out.Secrets[path] = password + "\n"
 		query.Set("password-file", path)
 		who = url.PathEscape(user) + "@"
 	}
@@ -147,33 +169,48 @@ func (c *converter) store(d map[string]any) {
 	c.plain("store", address)
 }
 
-func (c *converter) hosts(at map[string]any) (all []string) {
+// hosts returns the addresses of etcd, and who a URL among them says that we are. As with Patroni
+// url comes first, and nothing in it is escaped. Nothing of an address that cannot be read is shown:
+// it may have a password.
+func (c *converter) hosts(at map[string]any) (all []string, user, password string) {
+	var said []string
 	switch v := at["hosts"].(type) {
 	case string:
-		all = strings.Split(v, ",")
+		said = strings.Split(v, ",")
 	case []any:
 		for _, x := range v {
-			all = append(all, fmt.Sprint(x))
+			said = append(said, fmt.Sprint(x))
 		}
 	}
-	for _, key := range []string{"host", "url"} {
-		if v := c.text(at, key); v != "" && len(all) == 0 {
-			all = []string{v}
-		}
+	if v := c.text(at, "host"); v != "" && len(said) == 0 {
+		said = []string{v}
 	}
-	for i, h := range all {
+	if v := c.text(at, "url"); v != "" {
+		said = []string{v}
+	}
+	for _, h := range said {
 		h = strings.Trim(h, " '\"")
 		if _, after, ok := strings.Cut(h, "://"); ok {
 			h = after
+		}
+		if i := strings.LastIndex(h, "@"); i >= 0 {
+			user, password, _ = strings.Cut(h[:i], ":")
+			h = h[i+1:]
 		}
 		h = strings.TrimSuffix(h, "/")
 		if _, _, err := net.SplitHostPort(h); err != nil {
 			h = net.JoinHostPort(strings.Trim(h, "[]"), "2379")
 		}
-		all[i] = h
+		if !address.MatchString(h) {
+			c.note("etcd3: an address of etcd cannot be read: give HOST:PORT")
+			continue
+		}
+		all = append(all, h)
 	}
-	return all
+	return all, user, password
 }
+
+var address = regexp.MustCompile(`^(\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d+$`)
 
 func (c *converter) postgres(pg, tags map[string]any) {
 	parameters, auth := c.table(pg, "parameters"), c.table(pg, "authentication")
@@ -209,7 +246,8 @@ func (c *converter) postgres(pg, tags map[string]any) {
 	}
 	user := cmp.Or(c.text(replication, "username"), "replicator")
 	pass := c.secrets + "/pgpass"
-	c.out.Secrets[pass] = "*:*:*:" + passWord(user) + ":" + passWord(c.text(replication, "password")) + "\n"
+	c.out.Secrets[pass] = "*:*:*:" + passWord(user) + ":" +
+		passWord(c.password(replication, "password", "postgresql.authentication.replication")) + "\n"
 	fmt.Fprintf(&c.b, "replication = {user = %s, passfile = %s}\n", quoted(user), quoted(pass))
 	if auth["rewind"] != nil {
 		c.note("postgresql.authentication.rewind: primacy rewinds as %s, and gives it the rights when it adopts", user)
@@ -220,10 +258,10 @@ func (c *converter) postgres(pg, tags map[string]any) {
 	}
 	c.tags(tags)
 	for _, name := range slices.Sorted(maps.Keys(parameters)) {
-		if name != "unix_socket_directories" {
+		if name != "unix_socket_directories" && parameters[name] != nil {
 			c.note("postgresql.parameters.%s: it is of this member alone, and stays in its postgresql.conf; for all: "+
 				"primacy "+
-				"postgres config set parameters.%[1]s=%s", name, shellWord(c.text(parameters, name)))
+				"postgres config set parameters.%[1]s=%s", name, shellWord(parameterWord(parameters[name])))
 		}
 	}
 	c.rest("postgresql.", pg, postgresNotes)
@@ -231,6 +269,21 @@ func (c *converter) postgres(pg, tags map[string]any) {
 
 // passWord writes a field of a passfile.
 func passWord(v string) string { return strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(v) }
+
+// parameterWord writes a parameter so that [config.ParseParameter] reads that value.
+func parameterWord(v any) string {
+	text, ok := v.(string)
+	if !ok {
+		return fmt.Sprint(v)
+	}
+	read, err := config.ParseParameter([]byte(text))
+	_, truth := read.(bool) // on is what PostgreSQL takes true for
+	same := err == nil && (truth || read != nil && fmt.Sprint(read) == text)
+	if same && !strings.ContainsFunc(text, unicode.IsControl) {
+		return text
+	}
+	return quoted(text)
+}
 
 func shellWord(v string) string {
 	if strings.ContainsAny(v, " \t'\"$\\&|;<>()*?#~`{}[]!") {
@@ -275,9 +328,9 @@ func (c *converter) api(api map[string]any) {
 		c.plain("advertise", at)
 	}
 	auth := c.table(api, "authentication")
-	login := c.text(api, "auth")
+	login := c.password(api, "auth", "restapi")
 	if user := c.text(auth, "username"); user != "" {
-		login = user + ":" + c.text(auth, "password")
+		login = user + ":" + c.password(auth, "password", "restapi.authentication")
 	}
 	if login != "" {
 		path := c.secrets + "/api-auth"

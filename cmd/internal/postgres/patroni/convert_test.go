@@ -1,9 +1,13 @@
 package patroni
 
 import (
+	"fmt"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 )
 
@@ -177,6 +181,74 @@ func TestConvertRefuses(t *testing.T) {
 		c, err := Convert([]byte(text), "/s")
 		if err != nil || !strings.Contains(strings.Join(c.Notes, "\n"), want) {
 			t.Errorf("%v, %q, want %q", err, c.Notes, want)
+		}
+	}
+}
+
+// TestConvertKeepsPasswords: that of etcd out of the text, also where it stands in a URL, and each
+// as it is: a standby with a password that lacks its blanks does not get in.
+func TestConvertKeepsPasswords(t *testing.T) {
+	t.Parallel()
+	const etcd = "etcd3:\n  host: 10.0.0.5:2379"
+	for with, want := range map[string]struct{ store, password string }{
+		"etcd3: {url: 'http://root:S3cr@et:x@10.0.0.1:2379/'}":                {"etcd://root@10.0.0.1:2379?", "S3cr@et:x"},
+		"etcd3: {url: 'https://root:S3cret@h', hosts: [10.0.0.9]}":            {"etcds://root@h:2379?", "S3cret"},
+		"etcd3: {hosts: 'http://a:1,http://root:S3cret@[::1]:2'}":             {"etcd://root@a:1,[::1]:2?", "S3cret"},
+		"etcd3: {host: h, username: root, password: ' S3cret '}":              {"etcd://root@h:2379?", " S3cret "},
+		"etcd3: {hosts: ['10.0.0.1:2379', 'http://S3cret/x?'], username: ''}": {`etcd://10.0.0.1:2379"`, ""},
+	} {
+		c, err := Convert([]byte(strings.Replace(debian, etcd, with, 1)), "/s")
+		if err != nil {
+			t.Errorf("%s: %v", with, err)
+			continue
+		}
+		if password := strings.TrimSuffix(c.Secrets["/s/etcd-password"], "\n"); password != want.password ||
+			!strings.Contains(c.TOML, `store = "`+want.store) {
+			t.Errorf("%s: the password is %q, want %+v, in\n%s", with, password, want, c.TOML)
+		}
+		if all := c.TOML + strings.Join(c.Notes, "\n"); strings.Contains(all, "S3cr") {
+			t.Errorf("%s: the password is in\n%s", with, all)
+		}
+		if said := strings.Contains(strings.Join(c.Notes, "\n"), "cannot be read"); said != (want.password == "") {
+			t.Errorf("%s: the notes are %q", with, c.Notes)
+		}
+	}
+	text := strings.NewReplacer("rep-pass", " p w ", "connect_address: 10.0.0.1:8008",
+		"authentication: {username: u, password: ' p '}").Replace(debian)
+	c, err := Convert([]byte(text), "/s")
+	if err != nil || c.Secrets["/s/pgpass"] != "*:*:*:replicator: p w \n" || c.Secrets["/s/api-auth"] != "u: p \n" {
+		t.Errorf("%v, and the files are %q", err, c.Secrets)
+	}
+	_, err = Convert([]byte(strings.Replace(debian, "rep-pass", `a\nb`, 1)), "/s")
+	if err == nil || !strings.Contains(err.Error(), "replication.password has a line break") {
+		t.Errorf("a password of two lines: %v", err)
+	}
+}
+
+// TestConvertSuggestsWhatIsMeant: the command of a note sets the very value, whatever YAML and the
+// shell make of one.
+func TestConvertSuggestsWhatIsMeant(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{`"$user", public`, "%m [%p] ", "x #y", "a: b", "", " ", "null", "0640", "200", "4MB",
+		"it's", `'%m'`, `"quoted"`, "a\nb\tc", "1e3", "~", `\`} {
+		yaml := strings.Replace(debian, "logging_collector: 'on'", "tried: "+quoted(value), 1)
+		c, err := Convert([]byte(yaml), "/s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(c.Notes, func(n string) bool { return strings.Contains(n, "parameters.tried: ") })
+		_, line, ok := strings.Cut(c.Notes[max(0, at)], "config set ")
+		out, err := exec.Command("sh", "-c", "printf %s "+line).Output()
+		key, typed, _ := strings.Cut(string(out), "=")
+		got, err2 := config.ParseFor(key, []byte(typed))
+		if err != nil || err2 != nil || !ok || fmt.Sprint(got) != value || key != "parameters.tried" {
+			t.Errorf("%q: config set %s sets %s to %#v: %v, %v", value, line, key, got, err, err2)
+		}
+	}
+	for value, want := range map[string]string{"on": "=true", "true": "=true", "'on'": "=on"} {
+		c, err := Convert([]byte(strings.Replace(debian, "logging_collector: 'on'", "tried: "+value, 1)), "/s")
+		if err != nil || !strings.Contains(strings.Join(c.Notes, "\n")+"\n", "parameters.tried"+want+"\n") {
+			t.Errorf("%s: %v, %q", value, err, c.Notes)
 		}
 	}
 }

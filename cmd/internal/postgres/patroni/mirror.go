@@ -1,11 +1,14 @@
 package patroni
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -264,37 +267,45 @@ func (m *Mirror) syncKey(v view) syncKey {
 
 // historyKey is a line for each timeline that has ended: its number, where it ended, why, when, and
 // who was promoted. The record does not say when: that is noted when a line comes to those there.
+// Of what the record does not know any more, or never knew, for Patroni kept the cluster then, what
+// is there stays.
 func historyKey(r core.Record, before cluster, now time.Time) [][]any {
 	was := map[core.Timeline][]any{}
+	lines := [][]any{}
 	for _, raw := range before.history() {
 		var line []any
-		if json.Unmarshal(raw, &line) != nil || len(line) == 0 {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.UseNumber()
+		if d.Decode(&line) != nil || len(line) == 0 {
 			continue
 		}
-		if n, ok := line[0].(float64); ok {
-			was[core.Timeline(n)] = line
+		n, err := strconv.ParseUint(fmt.Sprint(line[0]), 10, 32)
+		if err != nil {
+			continue
+		}
+		was[core.Timeline(n)] = line
+		if len(r.Lineage) > 0 && core.Timeline(n) < r.Lineage[0].Timeline {
+			lines = append(lines, line)
 		}
 	}
-	lines := [][]any{}
 	for i, fork := range r.Lineage {
 		if i == 0 {
 			continue
 		}
 		ended := r.Lineage[i-1].Timeline
-		line := []any{ended, core64(fork.From), "no recovery target specified"}
-		when, who := "", ""
+		line := []any{ended, core64(fork.From), "no recovery target specified", "", ""}
 		began := func(p core.Promoted) bool { return p.Timeline == fork.Timeline }
-		if at := slices.IndexFunc(r.History, began); at >= 0 {
-			line[2], who = r.History[at].Ground, r.History[at].Member
-		}
 		_, known := before.keys["history"]
 		switch old := was[ended]; {
 		case len(old) == 5:
-			when, _ = old[3].(string)
+			copy(line[2:], old[2:])
 		case known && fork.Timeline == r.Timeline:
-			when = now.UTC().Format("2006-01-02T15:04:05.000000-07:00")
+			line[3] = now.UTC().Format("2006-01-02T15:04:05.000000-07:00")
 		}
-		lines = append(lines, append(line, when, who))
+		if at := slices.IndexFunc(r.History, began); at >= 0 {
+			line[2], line[4] = r.History[at].Ground, r.History[at].Member
+		}
+		lines = append(lines, line)
 	}
 	return lines
 }
