@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/doctor"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
@@ -115,7 +116,7 @@ func (v *postgresVerb) run(ctx context.Context) error {
 	keeper, ok := st.(postgresStore)
 	if !ok {
 		return fmt.Errorf("%s: store %q cannot keep the cluster's record: use etcd://… or embedded:DIR", v.path,
-			f.Store)
+			doctor.Public(f.Store))
 	}
 	member := v.postgresMember(f)
 	member.Shared = pgconfig.Of(keeper.Raw(), pgconfig.Key(f.Namespace, f.Cluster))
@@ -132,7 +133,7 @@ func (v *postgresVerb) run(ctx context.Context) error {
 		keys, ok := st.(patroniStore)
 		if !ok {
 			return fmt.Errorf("%s: store %q cannot keep Patroni's keys: take [api] out, or use etcd://…", v.path,
-				f.Store)
+				doctor.Public(f.Store))
 		}
 		showing, end := context.WithCancel(context.WithoutCancel(ctx))
 		wait, err := shows.serve(showing, v, f, a, keys, session)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/primacy-go/primacy/cmd/internal/doctor"
 	"github.com/primacy-go/primacy/cmd/internal/embedded"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/callbacks"
@@ -155,7 +156,7 @@ func (c *cluster) reachUntouched(ctx context.Context, election string,
 	nothing := func() {}
 	if c.store != "" && !strings.HasPrefix(c.store, embeddedScheme) {
 		r, done, err = c.open(ctx, election)
-		return r, done, c.store, err
+		return r, done, doctor.Public(c.store), err
 	}
 	dir, err := c.embeddedDir()
 	if err != nil {

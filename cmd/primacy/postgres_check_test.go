@@ -40,7 +40,7 @@ func TestPostgresCheck(t *testing.T) {
 	onEtcd := func(cluster string) []string {
 		return []string{"embedded:DIR/store", "etcd://" + etcd.Addr(), `"c"`, `"` + cluster + `"`}
 	}
-	const pass = "*:*:*:r:secret\n"
+	const pass, login = "*:*:*:r:secret\n", "SWORDFISH"
 	for name, test := range map[string]struct {
 		file []string // pairs: what of the file is replaced, and by what
 		pass string   // empty: there is no such file
@@ -50,7 +50,9 @@ func TestPostgresCheck(t *testing.T) {
 		"well": {nil, pass, 0o600, []string{"ok    release: PostgreSQL ", "ok    socket directory: DIR",
 			"ok    passfile: DIR/pass", "ok    store: DIR/store is not there yet",
 			"ok    configuration: none is known"}},
-		"well on etcd":  {onEtcd("new"), pass, 0o600, []string{"ok    cluster: new: not there yet"}},
+		"well on etcd": {onEtcd("new"), pass, 0o600, []string{"ok    cluster: new: not there yet"}},
+		"a password": {append([]string{"embedded:DIR/store", "etcd://root:" + login + "@" + etcd.Addr()},
+			onEtcd("new")[2:]...), pass, 0o600, []string{"ok    store: etcd://" + etcd.Addr() + "\n"}},
 		"no passfile":   {nil, "", 0, []string{"FAIL  passfile: stat DIR/pass: no such file"}},
 		"open passfile": {nil, pass, 0o644, []string{"FAIL  passfile: others can read DIR/pass"}},
 		"another's":     {nil, "*:*:*:x:secret\n", 0o600, []string{"FAIL  passfile: DIR/pass has no line for user r"}},
@@ -108,6 +110,9 @@ func TestPostgresCheck(t *testing.T) {
 				if !strings.Contains(string(out), here.Replace(want)) {
 					t.Errorf("no %q in\n%s", here.Replace(want), out)
 				}
+			}
+			if strings.Contains(string(out), login) {
+				t.Errorf("the store's password is told:\n%s", out)
 			}
 			if fails != (err != nil) || fails != strings.Contains(string(out), "FAIL") {
 				t.Errorf("%v\n%s", err, out)
