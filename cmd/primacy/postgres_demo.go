@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,7 +89,7 @@ func (o *postgresDemoOptions) run(ctx context.Context, a *app) error {
 		}
 	}()
 	defer func() {
-		if err := o.keepLogs(dir); err != nil {
+		if err := o.keepLogs(dir, os.Geteuid()); err != nil {
 			a.say("--keep: %s", oneLine(err))
 		}
 	}()
@@ -99,16 +100,38 @@ func (o *postgresDemoOptions) run(ctx context.Context, a *app) error {
 	return err
 }
 
-func (o *postgresDemoOptions) keepLogs(dir string) error {
+// keepLogs copies the logs in a directory of that user's.
+func (o *postgresDemoOptions) keepLogs(dir string, uid int) error {
 	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
 	if o.keep == "" || err != nil {
 		return err
 	}
 	for _, path := range logs {
-		text, readErr := os.ReadFile(path)
-		err = errors.Join(err, readErr, os.WriteFile(filepath.Join(o.keep, filepath.Base(path)), text, 0o644))
+		text, readErr := readOwn(path, uid)
+		if readErr == nil {
+			readErr = os.WriteFile(filepath.Join(o.keep, filepath.Base(path)), text, 0o600)
+		}
+		err = errors.Join(err, readErr)
 	}
 	return err
+}
+
+// readOwn reads a plain file of that user's. Root reads in a directory where the user may have put a
+// link to any file of this machine.
+func readOwn(path string, uid int) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || !info.Mode().IsRegular() || int(st.Uid) != uid {
+		return nil, fmt.Errorf("%s is no plain file of user %d", path, uid)
+	}
+	return io.ReadAll(f)
 }
 
 // play runs the demo in a directory, and ends with nothing running.

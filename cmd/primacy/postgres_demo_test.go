@@ -183,3 +183,34 @@ func TestThePostgresDemoSaysWhatIsMissing(t *testing.T) {
 		t.Errorf("left behind: %q", found)
 	}
 }
+
+// TestADemoKeepsNoFileOfOthers: root copies the logs out of a directory of an ordinary user, who may
+// have put there what he cannot read himself.
+func TestADemoKeepsNoFileOfOthers(t *testing.T) {
+	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
+	for path, text := range map[string]string{outside: "secret", filepath.Join(dir, "pg1.log"): "ours"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, filepath.Join(dir, "link.log")); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.log"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for uid, want := range map[int][]string{os.Geteuid(): {"pg1.log"}, os.Geteuid() + 1: nil} {
+		o := postgresDemoOptions{keep: t.TempDir()}
+		err := o.keepLogs(dir, uid)
+		var kept []string
+		for _, path := range given(t, o.keep)[1:] {
+			kept = append(kept, filepath.Base(path))
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: %v, %v", path, info, err)
+			}
+		}
+		if err == nil || !slices.Equal(kept, want) {
+			t.Errorf("of user %d %q was kept, want %q; it says %v", uid, kept, want, err)
+		}
+	}
+}

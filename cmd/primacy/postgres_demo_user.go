@@ -67,7 +67,7 @@ func (o *postgresDemoOptions) dropped(ctx context.Context, a *app) error {
 			_ = c.Process.Signal(syscall.SIGTERM)
 			<-ended
 		case <-ended:
-			err := o.keepLogs(dir)
+			err := o.keepLogs(dir, int(us.Uid))
 			if code := exitCode(c.ProcessState); code != 0 {
 				return &exitError{code: code, err: err} // it has said why
 			}
