@@ -21,6 +21,7 @@ import (
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/durable"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/patroni"
 	pgserver "github.com/primacy-go/primacy/cmd/internal/postgres/server"
 	"github.com/primacy-go/primacy/etcdstore"
@@ -261,12 +262,37 @@ func (v *adopting) revoke(ctx context.Context) error {
 		if err := p.initialize(ctx, s.SystemID); err != nil {
 			return err
 		}
+		if err := freeCommits(v.file.Data); err != nil {
+			return err
+		}
 	}
 	if err := pgagent.Leave(v.file.Data); err != nil {
 		return err
 	}
 	v.say("%s is adopted no more: start Patroni on the primary first", v.file.Name)
 	return nil
+}
+
+// freeCommits takes out of postgresql.auto.conf for whom commits wait, where a takeover had begun:
+// its server was started with a name that no standby has. Patroni leaves that file as it is, and
+// under it too each commit would wait for ever.
+func freeCommits(data string) error {
+	path := filepath.Join(data, "postgresql.auto.conf")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	var next strings.Builder
+	for line := range strings.Lines(string(text)) {
+		ours := strings.Contains(line, pgserver.Sync{}.String())
+		if !ours || !strings.HasPrefix(line, "synchronous_standby_names = ") {
+			next.WriteString(line)
+		}
+	}
+	if next.Len() == len(text) {
+		return nil
+	}
+	return durable.Replace(path, []byte(next.String()))
 }
 
 // fits says why the data cannot be taken over.

@@ -155,14 +155,54 @@ func (c *keptCluster) shown() string {
 	return m[1]
 }
 
+// onceItSays is a line of the page that does something once a command has said so.
+var onceItSays = regexp.MustCompile(`(?m)^(primacy .*) 2>&1 \| while read -r line; do echo "\$line"; ` +
+	`case \$line in \*"(.*)"\) (.*);; esac; done$`)
+
+// TestLeavingStopsNothingThatIsRefused: the page's line, typed in a shell, stops the member once
+// `leave` says so, however long that takes, and not where it refuses.
+func TestLeavingStopsNothingThatIsRefused(t *testing.T) {
+	page, err := os.ReadFile("../../docs/postgres-migration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, dir := onceItSays.FindAllStringSubmatch(string(page), -1), t.TempDir()
+	if len(lines) != 2 || lines[0][0] != lines[1][0] {
+		t.Fatal("the page is not as this test knows it")
+	}
+	sh := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, path), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sh("systemctl", `echo "$*" > stopped`)
+	for said, want := range map[string]string{
+		"pg1: waiting until its member is stopped: stop it now": "disable --now primacy-postgres@orders",
+		"nothing was changed: the cluster is not paused":        "",
+		"pg1 has left: its server goes on":                      "",
+	} {
+		// A refusal comes after the store has answered: no wait for it is long enough.
+		sh("primacy", `sleep 0.1; echo "primacy: `+said+`" >&2`)
+		c := exec.Command("sh", "-c", lines[0][0])
+		c.Dir, c.Env = dir, append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+		out, err := c.CombinedOutput()
+		stopped, _ := os.ReadFile(filepath.Join(dir, "stopped"))
+		if err != nil || strings.TrimSpace(string(stopped)) != want || !strings.Contains(string(out), said) {
+			t.Errorf("leave says %q: stopped %q, want %q; %v\n%s", said, stopped, want, err, out)
+		}
+		_ = os.Remove(filepath.Join(dir, "stopped"))
+	}
+}
+
 // typed runs one line of the page on a machine.
 func (c *keptCluster) typed(machine, line string) {
 	c.Helper()
 	m := c.members[machine]
-	if line, background, ok := strings.Cut(line, " & "); ok {
-		p := c.primacy(machine, line)
-		p.tells("waiting until its member is stopped")
-		c.typed(machine, strings.TrimPrefix(strings.TrimSuffix(background, "; wait"), "sleep 2; kill -0 $! && "))
+	if once := onceItSays.FindStringSubmatch(line); once != nil {
+		p := c.primacy(machine, once[1])
+		p.tells(once[2] + "\n")
+		c.typed(machine, once[3])
 		p.ends(0)
 		return
 	}
