@@ -600,8 +600,8 @@ func (p former) ours(initialize string) bool {
 }
 
 // pause begins or ends the pause that Patroni sees. It does neither where there is no configuration
-// of the cluster any more: a new one that says nothing else would take the place of what Patroni has
-// on disk.
+// of the cluster any more: a new one that says nothing else would take the place of what Patroni
+// has on disk.
 func (p former) pause(ctx context.Context, on bool) (there bool, err error) {
 	_, is, _, err := p.shared.Change(ctx, func(d pgconfig.Document) (pgconfig.Document, error) {
 		if delete(d, "pause"); on && d != nil {

@@ -157,8 +157,8 @@ func (s *absent) Put(_ context.Context, _ string, value []byte, _ uint64) (uint6
 	return 1, true, nil
 }
 
-// TestNoPauseWithoutAConfiguration: after `patronictl remove` there is none that could say it. A new
-// one is not made of it.
+// TestNoPauseWithoutAConfiguration: after `patronictl remove` there is none that could say it. A
+// new one is not made of it.
 func TestNoPauseWithoutAConfiguration(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		s := &absent{}

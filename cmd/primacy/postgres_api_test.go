@@ -14,7 +14,8 @@ import (
 )
 
 // TestPatronisResumeWithdrawsWhatWasAsked: a pause that somebody has asked for, and that the record
-// does not say yet, would come after the resume. Where it is so already nothing is asked of anybody.
+// does not say yet, would come after the resume. Where it is so already nothing is asked of
+// anybody.
 func TestPatronisResumeWithdrawsWhatWasAsked(t *testing.T) {
 	w := newWorld(t)
 	a := &app{stdout: io.Discard, stderr: io.Discard, store: w.store, ttl: 30 * time.Second, timeout: time.Minute}
@@ -79,8 +80,8 @@ func TestPatronisResumeWithdrawsWhatWasAsked(t *testing.T) {
 	says("a pause in a pause", 3, true)
 }
 
-// TestOthersDoNotReadThePasswordsOfTheAPI: a file of [api] that everybody may read is told with what
-// to type, and a password is taken as it stands.
+// TestOthersDoNotReadThePasswordsOfTheAPI: a file of [api] that everybody may read is told with
+// what to type, and a password is taken as it stands.
 func TestOthersDoNotReadThePasswordsOfTheAPI(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "auth")
 	for _, x := range []struct {

@@ -146,9 +146,9 @@ func (c *cluster) tellHeld(j clusterJSON, was, is map[string]string) {
 func postgresConfigSetCommand(a *app) *cobra.Command {
 	v := newAsking(a, "set KEY=VALUE...", "Change keys of the shared configuration",
 		`Change keys of the shared configuration, show the difference, and wait until each member has taken it. KEY is
-one of Patroni's, with dots between names, or durability, acks, or parameters.NAME for PostgreSQL's. VALUE is YAML; null
-removes the key, and its default holds. A parameter's text may also stand as it is, without quotes of its own. Other keys stay as they are, whoever wrote them. What a member refuses, for its
-PostgreSQL does not know it, is put back.
+one of Patroni's, with dots between names, or durability, acks, or parameters.NAME for PostgreSQL's. VALUE is YAML, and
+a parameter's text may stand without quotes of YAML; null removes the key, and its default holds. Other keys stay as
+they are, whoever wrote them. What a member refuses, for its PostgreSQL does not know it, is put back.
 
   primacy postgres config set -f pg.toml acks=2
   primacy postgres config set -f pg.toml durability=available

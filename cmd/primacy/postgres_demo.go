@@ -116,8 +116,8 @@ func (o *postgresDemoOptions) keepLogs(dir string, uid int) error {
 	return err
 }
 
-// readOwn reads a plain file of that user's. Root reads in a directory where the user may have put a
-// link to any file of this machine.
+// readOwn reads a plain file of that user's. Root reads in a directory where the user may have put
+// a link to any file of this machine.
 func readOwn(path string, uid int) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {

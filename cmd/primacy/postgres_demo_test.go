@@ -184,8 +184,8 @@ func TestThePostgresDemoSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestADemoKeepsNoFileOfOthers: root copies the logs out of a directory of an ordinary user, who may
-// have put there what he cannot read himself.
+// TestADemoKeepsNoFileOfOthers: root copies the logs out of a directory of an ordinary user, who
+// may have put there what he cannot read himself.
 func TestADemoKeepsNoFileOfOthers(t *testing.T) {
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "shadow")
 	for path, text := range map[string]string{outside: "secret", filepath.Join(dir, "pg1.log"): "ours"} {

@@ -170,8 +170,8 @@ func (c *converter) store(d map[string]any) {
 }
 
 // hosts returns the addresses of etcd, and who a URL among them says that we are. As with Patroni
-// url comes first, and nothing in it is escaped. Nothing of an address that cannot be read is shown:
-// it may have a password.
+// url comes first, and nothing in it is escaped. Nothing of an address that cannot be read is
+// shown: it may have a password.
 func (c *converter) hosts(at map[string]any) (all []string, user, password string) {
 	var said []string
 	switch v := at["hosts"].(type) {

@@ -191,11 +191,11 @@ func TestConvertKeepsPasswords(t *testing.T) {
 	t.Parallel()
 	const etcd = "etcd3:\n  host: 10.0.0.5:2379"
 	for with, want := range map[string]struct{ store, password string }{
-		"etcd3: {url: 'http://root:S3cr@et:x@10.0.0.1:2379/'}":                {"etcd://root@10.0.0.1:2379?", "S3cr@et:x"},
-		"etcd3: {url: 'https://root:S3cret@h', hosts: [10.0.0.9]}":            {"etcds://root@h:2379?", "S3cret"},
-		"etcd3: {hosts: 'http://a:1,http://root:S3cret@[::1]:2'}":             {"etcd://root@a:1,[::1]:2?", "S3cret"},
-		"etcd3: {host: h, username: root, password: ' S3cret '}":              {"etcd://root@h:2379?", " S3cret "},
-		"etcd3: {hosts: ['10.0.0.1:2379', 'http://S3cret/x?'], username: ''}": {`etcd://10.0.0.1:2379"`, ""},
+		"etcd3: {url: 'http://root:S3cr@et:x@10.0.0.1:2379/'}":     {"etcd://root@10.0.0.1:2379?", "S3cr@et:x"},
+		"etcd3: {url: 'https://root:S3cret@h', hosts: [10.0.0.9]}": {"etcds://root@h:2379?", "S3cret"},
+		"etcd3: {hosts: 'http://a:1,http://root:S3cret@[::1]:2'}":  {"etcd://root@a:1,[::1]:2?", "S3cret"},
+		"etcd3: {host: h, username: root, password: ' S3cret '}":   {"etcd://root@h:2379?", " S3cret "},
+		"etcd3: {hosts: ['10.0.0.1:2379', 'http://S3cret/x?']}":    {`etcd://10.0.0.1:2379"`, ""},
 	} {
 		c, err := Convert([]byte(strings.Replace(debian, etcd, with, 1)), "/s")
 		if err != nil {

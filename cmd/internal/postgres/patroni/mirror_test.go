@@ -274,9 +274,10 @@ func TestHistory(t *testing.T) {
 func TestHistoryKeepsWhatPatroniHasWritten(t *testing.T) {
 	r := *seen("pg1", nil).Record
 	r.Timeline, r.History = 9, nil
-	r.Lineage = []core.Fork{{Timeline: 5, From: 700}, {Timeline: 7, From: 900}, {Timeline: 9, From: 18446744073709551000}}
-	const is = `[[2,400,"no recovery target specified","2025-01-01T00:00:00+00:00","db1"],[3,18446744073709551001,"x"],` +
-		`[5,900,"asked","2025-02-01T00:00:00+00:00","pg2"],` +
+	r.Lineage = []core.Fork{{Timeline: 5, From: 700}, {Timeline: 7, From: 900},
+		{Timeline: 9, From: 18446744073709551000}}
+	const is = `[[2,400,"no recovery target specified","2025-01-01T00:00:00+00:00","db1"],` +
+		`[3,18446744073709551001,"x"],[5,900,"asked","2025-02-01T00:00:00+00:00","pg2"],` +
 		`[7,18446744073709551000,"born by initdb","","pg1"]]`
 	before := cluster{keys: map[string]etcdstore.BesideKey{"history": {Value: []byte(is)}}}
 	if text, _ := json.Marshal(historyKey(r, before, time.Now())); string(text) != is {

@@ -11,8 +11,8 @@ type Verbs interface {
 	// Switchover has the primary hand over, to that member if the name is not empty, and returns
 	// who is the primary then.
 	Switchover(ctx context.Context, to string) (now string, err error)
-	// Pause and Resume do nothing where it is so already, by what the store says now: this member may
-	// not have read a pause yet that somebody has asked for.
+	// Pause and Resume do nothing where it is so already, by what the store says now: this member
+	// may not have read a pause yet that somebody has asked for.
 	Pause(ctx context.Context) error
 	Resume(ctx context.Context) error
 	// Restart restarts this member's server. A primary hands over first.
