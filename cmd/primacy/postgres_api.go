@@ -256,13 +256,21 @@ func (p *patroniVerbs) Switchover(ctx context.Context, to string) (string, error
 	return j.Primary, err
 }
 
-// asked says whether instructions pause the cluster. It is read after the record: what that says of
-// a pause was asked for before.
+// asked says whether a pause is asked for, by instructions or the shared configuration. It is read
+// after the record: what that says of a pause was asked for before.
 func (p *patroniVerbs) asked(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.at.timeout)
 	defer cancel()
 	i, err := p.at.record.Instructions(ctx)
-	return i != nil && i.Paused != nil, err
+	if err != nil || i != nil && i.Paused != nil {
+		return err == nil, err
+	}
+	d, _, err := p.at.shared.Read(ctx)
+	if err != nil {
+		return false, err
+	}
+	said, _, bad := d.Read()
+	return bad == nil && said.Pause, nil
 }
 
 func (p *patroniVerbs) Pause(ctx context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/pgfile"
 )
@@ -78,6 +79,21 @@ func TestPatronisResumeWithdrawsWhatWasAsked(t *testing.T) {
 		t.Error(err)
 	}
 	says("a pause in a pause", 3, true)
+	asked(nil)
+	if _, err := r.shared.Write(t.Context(), pgconfig.Document{"pause": true}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := verbs.Pause(t.Context()); err != nil {
+		t.Error(err)
+	}
+	says("a pause in a pause by the configuration", 4, false)
+	is(nil)
+	if err := verbs.Resume(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if d, _, err := r.shared.Read(t.Context()); err != nil || len(d) > 0 {
+		t.Errorf("after a resume the configuration is %s, %v", d.JSON(), err)
+	}
 }
 
 // TestOthersDoNotReadThePasswordsOfTheAPI: a file of [api] that everybody may read is told with

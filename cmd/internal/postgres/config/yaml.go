@@ -51,7 +51,7 @@ func ParseValue(text []byte) (any, error) {
 	if err := d.Decode(&v); err != nil && !errors.Is(err, io.EOF) {
 		return nil, errors.New(strings.Join(strings.Fields(err.Error()), " "))
 	} else if err == nil && !errors.Is(d.Decode(&more), io.EOF) {
-		return nil, errors.New("something stands behind the value: put it in quotes as a whole")
+		return nil, errors.New("something stands behind it: give one value, a text in quotes as a whole")
 	}
 	v, err := plain(v)
 	if err != nil || v == nil {
