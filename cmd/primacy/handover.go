@@ -178,8 +178,8 @@ func (r *request) ask(ctx context.Context, a *app, m *handover.Mover, e *primacy
 	return token, err
 }
 
-// over says that no other term was asked, since the one that was meant is over. It may have ended for
-// an earlier try of this request, whose answer was lost.
+// over says that no other term was asked, since the one that was meant is over. It may have ended
+// for an earlier try of this request, whose answer was lost.
 func (r *request) over(ctx context.Context, e *primacy.Election) error {
 	now := ""
 	if st, err := e.State(ctx); err == nil && st.Leader == nil {

@@ -91,7 +91,8 @@ func TestATokenNamesTheOnlyTermThatIsAsked(t *testing.T) {
 	w.with("PRIMACY_TOKEN=1").start("transfer", "n", "--to", "b", "--token", first).ends(0).says("b\n")
 	line["a"].ends(exitResigned)
 	line["b"].prints("up")
-	over := "the term of n under token " + first + " is over: b leads now under token " + token() + "; nobody else was asked"
+	over := "the term of n under token " + first + " is over: b leads now under token " + token() +
+		"; nobody else was asked"
 	w.start("resign", "n", "--token", first).ends(exitNo).inOneLine().complains(over)
 	for _, to := range []string{"b", "c"} { // also if it leads already, under another token
 		w.start("transfer", "n", "--to", to, "--token", first).ends(exitNo).inOneLine().complains(over)

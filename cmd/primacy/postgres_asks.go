@@ -178,8 +178,8 @@ func (v *asking) switchOver(r *reached, j clusterJSON, to, reason string) (clust
 	return j, err
 }
 
-// handedOver writes who is the primary after a switchover to stdout, or returns why it did not go as
-// it was asked for.
+// handedOver writes who is the primary after a switchover to stdout, or returns why it did not go
+// as it was asked for.
 func (v *asking) handedOver(j clusterJSON, to string, err error) error {
 	switch {
 	case err != nil:

@@ -56,7 +56,7 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 		}
 		line.Members = append(line.Members, core.Standing{Name: e.ID, Answer: said.Answer})
 	}
-	a.hears()
+	hears(a)
 	a.seen.Line = line
 	if newer {
 		a.read(ctx)
@@ -65,13 +65,13 @@ func (a *Agent) sawLine(ctx context.Context, st primacy.State) {
 
 // hears takes in what the others have heard of the primary, while that says nothing itself: what is
 // known of it is the most that anybody has heard.
-func (a *Agent) hears() {
+func hears(a *Agent) {
 	if a.gap.shown || a.seen.Record == nil {
 		return
 	}
 	for _, said := range a.heard {
 		h := core.Position{Timeline: said.HeardOn, LSN: said.Heard}
-		if a.ofPrimary(h) && (!a.ofPrimary(a.last) || a.last.LSN < h.LSN) {
+		if ofPrimary(a, h) && (!ofPrimary(a, a.last) || a.last.LSN < h.LSN) {
 			a.last = h
 		}
 	}
@@ -80,14 +80,14 @@ func (a *Agent) hears() {
 // ofPrimary says whether p was heard of the record's primary. A member that was down for long may
 // have heard of a former one last, which had more: that was given up when the present one was
 // chosen, and nobody will ever have it.
-func (a *Agent) ofPrimary(p core.Position) bool {
+func ofPrimary(a *Agent, p core.Position) bool {
 	r := a.seen.Record
 	return p.LSN != 0 && r != nil && (p.Timeline == 0 || p.Timeline == r.Timeline)
 }
 
-// lastLSN returns where the WAL of the record's primary ended, as far as it was heard; 0: not known.
+// lastLSN returns where the WAL of the record's primary ended, as it was heard; 0: not known.
 func (a *Agent) lastLSN() core.LSN {
-	if !a.gap.shown && !a.ofPrimary(a.last) {
+	if !a.gap.shown && !ofPrimary(a, a.last) {
 		return 0
 	}
 	return a.last.LSN
@@ -201,7 +201,7 @@ func (a *Agent) sawRecord(rec *core.Record, lost *core.Lost, token, number uint6
 		token = 0
 	}
 	a.seen.Record, a.seen.Lost, a.seen.Read, a.seen.ReadFor = rec, lost, true, max(token, a.seen.ReadFor)
-	a.hears()
+	hears(a)
 	// What is copied from a former primary is of no use under another one, and that one may wait
 	// for this member, while the former, frozen, keeps the copy waiting.
 	if none := (core.Identity{}); a.copied != none && rec != nil && rec.Primary != a.copied {
