@@ -255,7 +255,7 @@ func (a *Agent) send(ctx context.Context, f func()) {
 func (a *Agent) step(ctx context.Context) {
 	o := a.seen
 	o.Now = boottime.Now()
-	o.LastLSN = a.lastLSN()
+	o.LastLSN = lastLSN(a)
 	o = a.common.decided(o)
 	a.leaveBehind()
 	o.Own = a.own()

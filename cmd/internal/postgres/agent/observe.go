@@ -86,7 +86,7 @@ func ofPrimary(a *Agent, p core.Position) bool {
 }
 
 // lastLSN returns where the WAL of the record's primary ended, as it was heard; 0: not known.
-func (a *Agent) lastLSN() core.LSN {
+func lastLSN(a *Agent) core.LSN {
 	if !a.gap.shown && !ofPrimary(a, a.last) {
 		return 0
 	}

@@ -62,39 +62,39 @@ func TestWhatTheOthersHaveHeardOfThePrimaryCounts(t *testing.T) {
 	line := primacy.State{Waiting: []primacy.Entry{{ID: "b", Value: said(Said{Heard: 700, HeardOn: 3})},
 		{ID: "c", Value: said(Said{Heard: 500, HeardOn: 3})}}}
 	a.sawLine(t.Context(), line)
-	if a.sawRecord(&core.Record{Seq: 1, Timeline: 3}, nil, 1, 1); a.lastLSN() != 700 {
-		t.Errorf("the primary's WAL has ended at %v, want 700", a.lastLSN())
+	if a.sawRecord(&core.Record{Seq: 1, Timeline: 3}, nil, 1, 1); lastLSN(a) != 700 {
+		t.Errorf("the primary's WAL has ended at %v, want 700", lastLSN(a))
 	}
 	a.last.LSN = 300 // as it was noted before a restart
-	if a.sawLine(t.Context(), line); a.lastLSN() != 700 {
-		t.Errorf("a value of its own that is older hides what the others have heard: %v", a.lastLSN())
+	if a.sawLine(t.Context(), line); lastLSN(a) != 700 {
+		t.Errorf("a value of its own that is older hides what the others have heard: %v", lastLSN(a))
 	}
 	line.Leader = &primacy.Entry{ID: "d", Held: true,
 		Value: said(Said{Phase: core.PhaseLeading, LSN: 600, Timeline: 3})}
-	if a.sawLine(t.Context(), line); a.lastLSN() != 600 {
-		t.Errorf("the primary says that its WAL ends at 600, and %v counts", a.lastLSN())
+	if a.sawLine(t.Context(), line); lastLSN(a) != 600 {
+		t.Errorf("the primary says that its WAL ends at 600, and %v counts", lastLSN(a))
 	}
 
 	// One that was down since it heard of a former primary comes back while nobody leads.
 	line.Leader, line.Waiting[0].Value = nil, said(Said{Heard: 900, HeardOn: 1})
-	if a.sawLine(t.Context(), line); a.lastLSN() != 600 {
-		t.Errorf("what a former primary had counts: %v, want 600", a.lastLSN())
+	if a.sawLine(t.Context(), line); lastLSN(a) != 600 {
+		t.Errorf("what a former primary had counts: %v, want 600", lastLSN(a))
 	}
 	line.Waiting[1].Value = said(Said{Heard: 650, HeardOn: 3})
-	if a.sawLine(t.Context(), line); a.lastLSN() != 650 {
-		t.Errorf("one has heard that the primary's WAL ended at 650, and %v counts", a.lastLSN())
+	if a.sawLine(t.Context(), line); lastLSN(a) != 650 {
+		t.Errorf("one has heard that the primary's WAL ended at 650, and %v counts", lastLSN(a))
 	}
 	a.last = core.Position{Timeline: 9, LSN: 800} // as it was noted before the cluster was begun anew
-	if a.sawLine(t.Context(), line); a.lastLSN() != 650 {
-		t.Errorf("what was noted of another life hides what the others have heard: %v", a.lastLSN())
+	if a.sawLine(t.Context(), line); lastLSN(a) != 650 {
+		t.Errorf("what was noted of another life hides what the others have heard: %v", lastLSN(a))
 	}
 	line.Waiting, a.heard, a.last = line.Waiting[:1], map[string]Said{}, core.Position{}
-	if a.sawLine(t.Context(), line); a.lastLSN() != 0 {
-		t.Errorf("only a former primary was heard of, and %v counts", a.lastLSN())
+	if a.sawLine(t.Context(), line); lastLSN(a) != 0 {
+		t.Errorf("only a former primary was heard of, and %v counts", lastLSN(a))
 	}
 	line.Waiting[0].Value = said(Said{Heard: 660}) // of a former version
-	if a.sawLine(t.Context(), line); a.lastLSN() != 660 {
-		t.Errorf("a member of a former version has heard 660, and %v counts", a.lastLSN())
+	if a.sawLine(t.Context(), line); lastLSN(a) != 660 {
+		t.Errorf("a member of a former version has heard 660, and %v counts", lastLSN(a))
 	}
 }
 

@@ -98,7 +98,7 @@ func snapshotOf(a *Agent) *Snapshot {
 		State: a.member.State(), Term: a.term, Line: a.seen.Line, Record: a.seen.Record,
 		Instructions: a.seen.Instructions, Server: a.answered.server, PID: pid, Up: a.answered.up,
 		Looked: a.answered.began, Reloads: max(a.common.loads, 1) - 1 + a.reloads.Load(),
-		Position: a.at, LastLSN: a.lastLSN(), MaxLag: a.common.settings.MaxLag,
+		Position: a.at, LastLSN: lastLSN(a), MaxLag: a.common.settings.MaxLag,
 		Pending: a.common.pending, Overridden: a.common.overridden, Full: a.common.full, Tally: a.tally.Tally,
 		Discarded: a.discarded.Load(), StoreSeen: a.storeSeen, TTL: a.cfg.TTL, LoopWait: a.cfg.LoopWait,
 		Runs: func() bool {
