@@ -105,7 +105,7 @@ func outlivesTokens(t *testing.T, s *etcdstore.Store) {
 		t.Error(err)
 	}
 	if took, stood := time.Since(begun), stalls(); took > 2*time.Second+stood {
-		t.Errorf("the turn came %v after the release, and this machine stood still for %v: the watch was dead", took, stood)
+		t.Errorf("the turn came %v after the release (stalls: %v): the watch was dead", took, stood)
 	}
 	select {
 	case err := <-news:

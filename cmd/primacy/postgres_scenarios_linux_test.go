@@ -518,7 +518,8 @@ func TestPatronisScenariosOfReplication(t *testing.T) {
 			"pg2", "--scheduled", scheduled(time.Hour), "--force")
 		p.ctl("resume", "--wait")
 		p.whole()
-		p.ctl("switchover", "--master", "pg1", "--candidate", "pg2", "--scheduled", scheduled(20*time.Second), "--force")
+		p.ctl("switchover", "--master", "pg1", "--candidate", "pg2", "--scheduled",
+			scheduled(20*time.Second), "--force")
 		p.leads("pg2")
 		p.follows("pg1")
 		p.replicates("aftertime", "pg2", "pg1", "pg3")

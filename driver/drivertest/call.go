@@ -141,7 +141,7 @@ func promptly(t *testing.T, s driver.Store, d time.Duration, between func(), wan
 	stood := stalls()
 	for name, by := range late {
 		if by > slack+stood {
-			t.Errorf("%s returned %v after the end of its context, and this machine stood still for %v", name, by, stood)
+			t.Errorf("%s returned %v after the end of its context; this machine stood still for %v", name, by, stood)
 		}
 	}
 }
@@ -178,7 +178,7 @@ func blockedGivenUp(t *testing.T, h Harness) {
 				t.Errorf("%s that was given up = %v, want the context's error", c.name, err)
 			}
 			if by, stood := time.Since(begun), stalls(); by > slack+stood {
-				t.Errorf("%s returned %v after its context's end, and this machine stood still for %v", c.name, by, stood)
+				t.Errorf("%s returned %v after its context's end; this machine stood still for %v", c.name, by, stood)
 			}
 		case <-time.After(time.Minute):
 			t.Fatalf("%s did not return within a minute of its context's end", c.name)

@@ -522,7 +522,8 @@ func (f *shardFleet) excuse(lost []shardLoss) (back int, wrong []string) {
 		machine := f.stalls.during(l.at-f.ttl, l.at)
 		if machine+l.stood < f.ttl/10 {
 			wrong = append(wrong, fmt.Sprintf("%s lost a term at %v though nothing was done to it that costs a lease, "+
-				"and in the TTL before this machine stood still for %v, its process for %v", l.who, l.at, machine, l.stood))
+				"and in the TTL before this machine stood still for %v, its process for %v", l.who, l.at, machine,
+				l.stood))
 			continue
 		}
 		back++

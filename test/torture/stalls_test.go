@@ -61,7 +61,8 @@ func TestALostLeaseIsExcusedByAStallOnly(t *testing.T) {
 	f := &shardFleet{T: t, ttl: 3 * s, stalls: &stalls{spans: [][2]time.Duration{{2 * s, 3 * s}}}, events: []shardEvent{
 		{what: "hiccup of a", from: 2 * s, to: 5 * s}, {what: "hiccup of b", from: 18 * s, to: 21 * s},
 		{what: "hiccup of c", from: 28 * s, to: 31 * s}}}
-	back, wrong := f.excuse([]shardLoss{{at: 4 * s, who: "a"}, {at: 20 * s, who: "b"}, {at: 27 * s, stood: s, who: "c"}})
+	back, wrong := f.excuse([]shardLoss{{at: 4 * s, who: "a"}, {at: 20 * s, who: "b"},
+		{at: 27 * s, stood: s, who: "c"}})
 	if back != 2 || len(wrong) != 1 || !strings.HasPrefix(wrong[0], "b lost") {
 		t.Errorf("%d are excused, and %q is wrong", back, wrong)
 	}

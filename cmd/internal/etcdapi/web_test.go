@@ -90,7 +90,8 @@ func TestJSON(t *testing.T) {
 				text(a, "kv", "key") != text(won, "leader", "key") {
 				t.Errorf("leader: %v", a)
 			}
-			observe := exec.Command("curl", "-sS", "-N", "-m", "60", "-d", `{"name":"`+b64("j")+`"}`, url+"election/observe")
+			observe := exec.Command("curl", "-sS", "-N", "-m", "60", "-d",
+				`{"name":"`+b64("j")+`"}`, url+"election/observe")
 			stream, err := observe.StdoutPipe()
 			if err != nil || observe.Start() != nil {
 				t.Fatal(err)
