@@ -282,7 +282,7 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 		}
 		last, known, down := State{Name: e.name}, false, false
 		n := newcomer{e: e}
-		var behind time.Time // since when the answers are older than last; zero: they are not
+		var behind olderAnswers
 		for try := 1; ctx.Err() == nil; {
 			wait := n.wait()
 			if down {
@@ -305,14 +305,8 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 				try++
 				continue
 			}
-			switch old := known && st.Revision < last.Revision && !e.s.store.Caps().LinesRestart; {
-			case !old:
-				behind = time.Time{}
-			case behind.IsZero():
-				behind = time.Now()
+			if behind.passes(known && st.Revision < last.Revision && !e.s.store.Caps().LinesRestart) {
 				continue
-			case time.Since(behind) < freshness:
-				continue // an old answer; else the store was restored from a backup
 			}
 			seen(st)
 			if heed && !n.leads(ctx, &st) && !known {
@@ -326,6 +320,22 @@ func (e *Election) observe(ctx context.Context, same func(a, b State) bool, seen
 			}
 		}
 	}
+}
+
+// olderAnswers is since when the store's answers are older than what is known; zero: they are not.
+type olderAnswers struct{ since time.Time }
+
+// passes says whether to pass over an answer. An older one is passed over, unless that lasts: then
+// the store was restored from a backup.
+func (o *olderAnswers) passes(older bool) bool {
+	switch {
+	case !older:
+		o.since = time.Time{}
+	case o.since.IsZero():
+		o.since = time.Now()
+		return true
+	}
+	return older && time.Since(o.since) < freshness
 }
 
 // newcomer keeps a leader back that may have to give its place back: see HeedPauses.

@@ -1129,7 +1129,8 @@ func TestALateProclaimIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		second := <-got
-		if _, _, err := (announcer{first.c}).proclaim(first, []byte("late")); !errors.Is(err, ErrResigned) || second.Check() != nil {
+		_, _, err := announcer{first.c}.proclaim(first, []byte("late"))
+		if !errors.Is(err, ErrResigned) || second.Check() != nil {
 			t.Errorf("a value is announced for who holds the lock no more: %v; the next one: %v", err, second.Check())
 		}
 	})

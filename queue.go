@@ -76,9 +76,9 @@ func (w *waiter) event(kind core.QueueEventKind, claimNo int) core.QueueEvent {
 // quit takes a waiter out whose ctx has ended, or whose session is closed, unless it has its answer
 // already. After the last one core orders the campaign cancelled, and quit waits for its end for
 // 200 ms at most. If the campaign has ended with ErrUnreachable by then, so does the waiter; else
-// its error is why. Another waiter may come during the 200 ms, and campaign or quit. Then campaignErr is
-// of that campaign, or nil. The error is true all the same: the store did not answer, or ctx has
-// ended.
+// its error is why. Another waiter may come during the 200 ms, and campaign or quit. Then
+// campaignErr is of that campaign, or nil. The error is true all the same: the store did not
+// answer, or ctx has ended.
 func (q *queue) quit(w *waiter, why error) {
 	q.mu.Lock()
 	if q.waiting[w.id] != w {
@@ -117,7 +117,7 @@ func (q *queue) stepLocked(e core.QueueEvent) {
 	for id, c := range q.claims { // carryOutLocked may delete from it, which range allows
 		// The claim tells its end by claimEvent, but on another goroutine, which may come after
 		// this step. C.term is read without c.mu: it is set before Win, and then never changes.
-		if c.term.isOver(now) {
+		if isOver(c.term, now) {
 			q.carryOutLocked(q.core.Step(now, core.QueueEvent{Kind: core.ClaimEnding, Claim: id}))
 		}
 	}
@@ -277,8 +277,8 @@ func (q *queue) takeShareLocked(c *claim, parent context.Context, claimNo, turn 
 }
 
 // endShare ends the right of one holder among several under the claim, and then its context: the
-// holder has given the lock back, so no work runs that has to hear of it first. Proclaimed says that
-// the claim shows what this holder has proclaimed.
+// holder has given the lock back, so no work runs that has to hear of it first. Proclaimed says
+// that the claim shows what this holder has proclaimed.
 func (t *Term) endShare() (proclaimed bool) {
 	c := t.c
 	c.mu.Lock()
@@ -296,7 +296,7 @@ func (t *Term) endShare() (proclaimed bool) {
 // isOver says whether the term is ending or over: its context or its right has ended, or its
 // deadline is not after now. With now 0 that holds only once the lease is lost or closed: then the
 // deadline is 0 too.
-func (t *Term) isOver(now core.Time) bool {
+func isOver(t *Term, now core.Time) bool {
 	switch {
 	case t.contextEnded.Load() != nil || t.rightEnded.Load() != nil:
 		return true

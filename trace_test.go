@@ -143,7 +143,8 @@ func TestTraceOfACampaignThatIsGivenUpBehindAnother(t *testing.T) {
 		a.resign(first)
 		b.resign(<-won)
 		all := spans("primacy.campaign")
-		if len(all) != 2 || all[0].Status.Code != codes.Error || all[0].EndTime.Sub(all[0].StartTime) != 5*time.Second ||
+		if len(all) != 2 ||
+			all[0].Status.Code != codes.Error || all[0].EndTime.Sub(all[0].StartTime) != 5*time.Second ||
 			all[1].Status.Code == codes.Error || all[1].EndTime.Sub(all[1].StartTime) != 11*time.Second {
 			t.Errorf("want one that was given up after 5s and one that won after 11s: %+v", all)
 		}

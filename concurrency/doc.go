@@ -68,10 +68,10 @@
 //     (TestAFrozenMemberEndsNoSession).
 //   - An etcd leader that was paused revokes, as it wakes up, leases that were renewed since. Here:
 //     claims are attached to a lease it never knew (TestALeaseOfAnEarlierRaftTermIsNotReliedOn).
-//   - While etcd is full (NOSPACE) the original's sessions live on: a keepalive needs no space. Here
-//     they do until etcd's leader changes; then each needs a new lease, which a full etcd does not
-//     grant: Done is closed, and its elections and locks are lost. Make space before you restart
-//     the leader.
+//   - While etcd is full (NOSPACE) the original's sessions live on: a keepalive needs no space.
+//     Here they do until etcd's leader changes; then each needs a new lease, which a full etcd does
+//     not grant: Done is closed, and its elections and locks are lost. Make space before you
+//     restart the leader.
 //   - Observe ends with a compaction, or shows an old state for ever. Here: it goes on, and shows
 //     what etcd's majority says (TestObserveSurvivesCompaction).
 //

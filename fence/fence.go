@@ -98,7 +98,8 @@ func (s Stamp) Valid() error {
 		return err
 	}
 	if s.shared {
-		return invalid("%q is held by several at once, as a reader or by a semaphore: a fence orders one holder after the other", s.Name)
+		return invalid("%q is a reader's, or a semaphore's: a fence lets one holder after the other write, "+
+			"and refuses those beside the newest", s.Name)
 	}
 	if s.Token == 0 {
 		return invalid("the token of %q is 0: use that of a term that was won, on a store that has tokens (a quorum of Redis servers has none)", s.Name)

@@ -17,8 +17,8 @@ import (
 	rl "k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// leases is the client of a LeaseLock. A watch of it tells what the Lease is, and nothing more while
-// it is dead.
+// leases is the client of a LeaseLock. A watch of it tells what the Lease is. One that was once
+// dead tells nothing more.
 type leases struct {
 	coordinationclient.LeaseInterface
 	*client
@@ -46,11 +46,15 @@ func (l *leases) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*coord
 	return l.lease(), nil
 }
 
-func (l *leases) Create(ctx context.Context, n *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (l *leases) Create(
+	ctx context.Context, n *coordinationv1.Lease, _ metav1.CreateOptions,
+) (*coordinationv1.Lease, error) {
 	return n, l.client.Create(ctx, *rl.LeaseSpecToLeaderElectionRecord(&n.Spec))
 }
 
-func (l *leases) Update(ctx context.Context, n *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (l *leases) Update(
+	ctx context.Context, n *coordinationv1.Lease, _ metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	return n, l.client.Update(ctx, *rl.LeaseSpecToLeaderElectionRecord(&n.Spec))
 }
 

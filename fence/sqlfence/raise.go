@@ -65,8 +65,8 @@ func (f Fence) raise(ctx context.Context, s fence.Stamp, ask query) (was bool, e
 	if err := s.After(last); err != nil {
 		return false, err
 	}
-	return false, fmt.Errorf("fence %q: raise: token %d was refused, but only %d is there: is Raise the transaction's first statement?",
-		s.Name, s.Token, last.Token)
+	return false, fmt.Errorf("fence %q: raise: token %d was refused, but only %d is there: "+
+		"is Raise the transaction's first statement?", s.Name, s.Token, last.Token)
 }
 
 // lock says whether the row had our stamp before (was) or has it since now (raised). Then it is

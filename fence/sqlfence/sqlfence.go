@@ -10,8 +10,8 @@
 //	})
 //
 // Do raises the fence in a transaction of its own where this term has not done so yet, and commits
-// it; then it begins, raises, runs the function and commits. Whoever has a transaction already calls
-// [Fence.Raise] as its first statement; with pgx, [RaisePgx]. This package imports no driver.
+// it; then it begins, raises, runs the function and commits. Whoever has a transaction already
+// calls [Fence.Raise] as its first statement; with pgx, [RaisePgx]. This package imports no driver.
 //
 // Only a raise that was committed counts. A transaction that is rolled back, as read-only ones
 // usually are, takes it along, and an older leader's write may then land on what was read there. So
@@ -124,7 +124,8 @@ func (f Fence) Do(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sq
 
 // doOnce runs do in a transaction if the fence was raised under s before. Otherwise it raises the
 // fence, commits that alone, and returns true.
-func (f Fence) doOnce(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sql.Tx) error) (again bool, err error) {
+func (f Fence) doOnce(ctx context.Context, db *sql.DB, s fence.Stamp, do func(tx *sql.Tx) error,
+) (again bool, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return false, err
@@ -175,8 +176,8 @@ type PgxTx[R interface{ Scan(dest ...any) error }] interface {
 	Rollback(ctx context.Context) error
 }
 
-// RaisePgx is [Fence.Raise] for a pgx.Tx: it too counts only if tx is committed. It returns a primacy.ErrInvalid for one that another
-// pgx.Tx's Begin returned, which is a savepoint.
+// RaisePgx is [Fence.Raise] for a pgx.Tx: it too counts only if tx is committed. It returns a
+// primacy.ErrInvalid for one that another pgx.Tx's Begin returned, which is a savepoint.
 func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fence, tx PgxTx[R], s fence.Stamp) error {
 	if f.Dialect != PostgreSQL {
 		return invalid("pgx speaks PostgreSQL's SQL only")
@@ -184,7 +185,9 @@ func RaisePgx[R interface{ Scan(dest ...any) error }](ctx context.Context, f Fen
 	if strings.HasSuffix(fmt.Sprintf("%T", tx), "NestedTx") { // pgx exports no other sign of it
 		return invalid("this pgx.Tx is a savepoint inside another: raise the fence in the outer one, as its first statement")
 	}
-	_, err := f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row { return tx.QueryRow(ctx, query, args...) })
+	_, err := f.raise(ctx, s, func(ctx context.Context, query string, args ...any) row {
+		return tx.QueryRow(ctx, query, args...)
+	})
 	return err
 }
 
