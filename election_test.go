@@ -270,7 +270,9 @@ func TestObserveGoesOnWhereTheStoreHasGoneBack(t *testing.T) {
 		s := b.session("a", g, Options{})
 		term := b.lead(s, "n")
 		began, states := time.Now(), 0
-		for st, err := range s.Election("n").Observe(t.Context()) {
+		ctx, cancel := context.WithTimeout(t.Context(), 4*freshness)
+		defer cancel()
+		for st, err := range s.Election("n").Observe(ctx) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -283,6 +285,9 @@ func TestObserveGoesOnWhereTheStoreHasGoneBack(t *testing.T) {
 				t.Errorf("after %v it shows the leader %+v", took, st.Leader)
 			}
 			break
+		}
+		if states != 2 {
+			t.Errorf("%d states are shown, want that of before and that of after", states)
 		}
 	})
 }
