@@ -172,6 +172,15 @@ func TestWhereTheRecordsHaveTwoLeadersThatIsTold(t *testing.T) {
 	}
 }
 
+// Times are of the leaders' own clocks: where these cannot both be right, that is said.
+func TestClocksThatDisagreeAreTold(t *testing.T) {
+	past := []primacy.TermRecord{{Token: 20, ID: "web-2", From: clockAt(1, 0), Reason: primacy.Leads},
+		{Token: 10, ID: "web-1", From: clockAt(1, 30), To: clockAt(2, 0), Reason: primacy.Resigned}}
+	if a := ledAt(past, clockAt(1, 45), clockAt(5, 0)); !strings.Contains(a.Detail, "Their clocks differ") {
+		t.Errorf("%+v", a)
+	}
+}
+
 // Where the page has not read all that is kept, it does not say that nothing is.
 func TestTermsThatWereNotReadAreNotMissing(t *testing.T) {
 	past := make([]primacy.TermRecord, termsRead)
