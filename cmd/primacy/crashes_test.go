@@ -136,8 +136,8 @@ func TestFailuresHoursApartAreNoLoop(t *testing.T) {
 	var all []primacy.TermRecord
 	for i := range 3 {
 		from, gap := time.Date(2026, 12, 1, 3-i, 0, 0, 0, time.UTC), time.Hour-2*time.Second
-		all = append(all, primacy.TermRecord{Token: primacy.Token(9 - i), ID: "a", From: from, To: from.Add(2 * time.Second),
-			Reason: primacy.Failed, Gap: &gap})
+		all = append(all, primacy.TermRecord{Token: primacy.Token(9 - i), ID: "a", From: from,
+			To: from.Add(2 * time.Second), Reason: primacy.Failed, Gap: &gap})
 	}
 	if got := alike(all); len(got) != 3 {
 		t.Errorf("%d lines of 3 terms with an hour between them", len(got))

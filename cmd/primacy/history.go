@@ -128,8 +128,8 @@ func alike(all []primacy.TermRecord) (groups []terms) {
 	return groups
 }
 
-// followed says whether a term began soon after the one before it: else the time in which nobody led
-// would stand nowhere.
+// followed says whether a term began soon after the one before it: else the time in which nobody
+// led would stand nowhere.
 func followed(r primacy.TermRecord) bool {
 	return (r.Gap == nil || *r.Gap <= shortTerm) && (r.GapMost == nil || *r.GapMost <= shortTerm)
 }
@@ -148,7 +148,8 @@ func (g terms) row() []string {
 	if len(g) > 1 {
 		token = first.Token.String() + ".." + token
 	}
-	return []string{token, g.leaders(), clock(first.From), endedAt(last), g.lasted(), shown.GapBefore(first), g.why(), by}
+	return []string{token, g.leaders(), clock(first.From), endedAt(last), g.lasted(), shown.GapBefore(first),
+		g.why(), by}
 }
 
 // leaders names who led, each once.

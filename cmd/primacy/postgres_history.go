@@ -94,8 +94,8 @@ func termRows(all []primacy.TermRecord, promotions []core.Promoted) [][]string {
 		if t.By != "" {
 			ended += ", asked by " + clean(t.By)
 		}
-		rows = append(rows, []string{t.Token.String(), clean(t.ID), clock(t.From), endedAt(t), shown.GapBefore(t), timeline,
-			from, ground, ended})
+		rows = append(rows, []string{t.Token.String(), clean(t.ID), clock(t.From), endedAt(t),
+			shown.GapBefore(t), timeline, from, ground, ended})
 	}
 	return rows
 }

@@ -193,8 +193,8 @@ func topOnce(ctx context.Context, a *app, src top.Source,
 	if err != nil {
 		return err
 	}
-	more := fmt.Sprintf("%d more %s a history that was not looked at, and nobody stands for: see 'primacy status PREFIX...'",
-		unlooked, plural(unlooked, "name has", "names have"))
+	more := fmt.Sprintf("%d more %s a history that was not looked at, and nobody stands for: see "+
+		"'primacy status PREFIX...'", unlooked, plural(unlooked, "name has", "names have"))
 	paused, pausedErr := read(ctx)
 	if a.output == "table" {
 		if len(all) == 0 {

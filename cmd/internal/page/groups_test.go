@@ -159,8 +159,8 @@ func TestShardsOfACrashHaveMoved(t *testing.T) {
 	}}
 	g := &group{line: top.Entry{State: primacy.State{Name: "tenants"}}, all: []top.Entry{e}, shards: 6}
 	all, counts, unread := pastMoves(g, now)
-	if len(all) != 1 || !all[0].Latest || !all[0].At.Equal(clockAt(4, 55)) || all[0].To != "web-2" || len(counts) != 1 ||
-		unread != 0 {
+	if len(all) != 1 || !all[0].Latest || !all[0].At.Equal(clockAt(4, 55)) || all[0].To != "web-2" ||
+		len(counts) != 1 || unread != 0 {
 		t.Errorf("%+v, %v, %d unread", all, counts, unread)
 	}
 }

@@ -27,8 +27,8 @@ func ledAt(past []primacy.TermRecord, at, now time.Time) (a answer) {
 	}
 	if len(past) > 0 && past[0].Reason == primacy.Leads && past[0].From.After(now) {
 		defer func(r primacy.TermRecord) {
-			a.Detail += fmt.Sprintf(" The clock of %s, which leads now, is ahead: by it that term begins %s.", named(r.ID),
-				utc(r.From))
+			a.Detail += fmt.Sprintf(" The clock of %s, which leads now, is ahead: by it that term begins %s.",
+				named(r.ID), utc(r.From))
 		}(past[0])
 	}
 	past = datable(past, now)
@@ -120,8 +120,8 @@ func (a answer) beside(r *primacy.TermRecord, older []primacy.TermRecord) answer
 		if o.From.IsZero() || o.From.After(a.At) || !o.To.After(r.From) {
 			continue
 		}
-		why := fmt.Sprintf("Their clocks differ; or the claim of %s was removed from the store, and it led on until it "+
-			"had heard of that: then there were two.", named(o.ID))
+		why := fmt.Sprintf("Their clocks differ; or the claim of %s was removed from the store, and it led on until "+
+			"it had heard of that: then there were two.", named(o.ID))
 		if o.Reason == primacy.Deposed {
 			why = fmt.Sprintf("The claim of %s was removed from the store, and it led on until it had heard of that: "+
 				"then there were two; or their clocks differ.", named(o.ID))

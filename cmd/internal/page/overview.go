@@ -249,8 +249,9 @@ func listed(ctx context.Context, p *Page, q url.Values, prefix string) (content,
 	c.of = listedOf{pic: pic, names: namesOf(here), stale: s.Stale, standing: standing}
 	c.data = map[string]any{"Summary": s, "Pager": pg, "Rows": rows, "Prefix": prefix,
 		"Pauses": pauses, "Asks": asks}
-	c.json = map[string]any{"as_of": pic.AsOf.UTC(), "stale": s.Stale.Is, "trouble": s.Trouble, "all": s.All, "not_looked_at": s.Unlooked,
-		"page": pg.Page, "pages": pg.Pages, "elections": list, "groups": groups,
+	c.json = map[string]any{"as_of": pic.AsOf.UTC(), "stale": s.Stale.Is, "trouble": s.Trouble, "all": s.All,
+		"not_looked_at": s.Unlooked,
+		"page":          pg.Page, "pages": pg.Pages, "elections": list, "groups": groups,
 		"pauses": p.standing.pausesJSON(prefix)}
 	pauses.unknownIn(c.json)
 	return c, s, nil

@@ -128,8 +128,8 @@ func (s *standing) pausedWhere(concerns func(pause.Pause) bool) (d paused) {
 	return d
 }
 
-// unknownIn says in the JSON of a view that what is paused is not known: no pause there does not say
-// that there is none.
+// unknownIn says in the JSON of a view that what is paused is not known: no pause there does not
+// say that there is none.
 func (d paused) unknownIn(view any) {
 	if d.Err != "" {
 		view.(map[string]any)["pauses_error"] = d.Err

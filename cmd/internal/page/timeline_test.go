@@ -98,8 +98,8 @@ func TestClocksThatAreWrongMakeNoGap(t *testing.T) {
 		at   time.Time
 		says string
 	}{
-		{[]primacy.TermRecord{leads, before}, now, "The clock of web-2, which leads now, is ahead: by it that term begins " +
-			"2026-11-29 05:04:00"},
+		{[]primacy.TermRecord{leads, before}, now, "The clock of web-2, which leads now, is ahead: " +
+			"by it that term begins 2026-11-29 05:04:00"},
 		{[]primacy.TermRecord{later, back}, clockAt(4, 0), "web-1 was last known to lead 2026-11-29 01:00:00"},
 	} {
 		if a := ledAt(c.past, c.at, now); a.Level != "unknown" || !strings.Contains(a.Who+" "+a.Detail, c.says) {

@@ -98,9 +98,9 @@ func (w *watcher) readAll(ctx context.Context) {
 	w.readThese(ctx, ctx, w.withRecords(snapHistories))
 }
 
-// withRecords returns at most so many names with recorded terms, those first that nobody stands for:
-// they may be in trouble, and are not shown without. The maps are not read any more when it returns:
-// those who read histories write to them.
+// withRecords returns at most so many names with recorded terms, those first that nobody stands
+// for: they may be in trouble, and are not shown without. The maps are not read any more when it
+// returns: those who read histories write to them.
 func (w *watcher) withRecords(most int) (names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

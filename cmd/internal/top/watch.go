@@ -50,7 +50,8 @@ type costs struct {
 }
 
 // onTerminal are the costs of one operator's page.
-var onTerminal = costs{rests: 4, mostRest: 8 * time.Second, leases: leasesAtOnce, pace: historyPace, pausesEvery: pausesEvery}
+var onTerminal = costs{rests: 4, mostRest: 8 * time.Second, leases: leasesAtOnce, pace: historyPace,
+	pausesEvery: pausesEvery}
 
 // watcher keeps the page's figures up to date.
 type watcher struct {
