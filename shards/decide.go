@@ -34,8 +34,8 @@ const (
 	sickFor = 2 * healthEvery
 
 	// Where as many moves are under way as there can be, one whose owner was to be asked so long
-	// ago makes room, and its shard is not moved for deafFor but by its owner's leave: handlers that
-	// do not return must not end all moves of the group.
+	// ago makes room, and for deafFor its shard is moved only if its owner leaves: handlers that do
+	// not return must not end all moves of the group.
 	stuckAfter = 2 * time.Minute
 	deafFor    = 10 * time.Minute
 )
@@ -282,9 +282,7 @@ func (d *decider) endMoves(now time.Duration, v view, paused, known bool, out *d
 			out.changes = append(out.changes, c)
 			delete(d.moves, i)
 		}
-		if m.reason != Drain && s.token == m.owner && v.drains(s.lease) {
-			m.reason, m.since = Drain, now // its owner waits for LeaveTimeout only, and not for a pause
-		}
+		m.drain(now, v, s)
 		switch {
 		case s.token != m.owner && at >= 0 && s.token != 0 && s.lease == v.members[at].lease:
 			d.rest[i] = now + d.o.Cooldown
@@ -315,6 +313,14 @@ func (d *decider) endMoves(now time.Duration, v view, paused, known bool, out *d
 			d.breaks(now, m.to)
 			tell("withdrawn", "the new member was not ready in time")
 		}
+	}
+}
+
+// drain makes a move of another reason a drain once its owner leaves: that one waits for
+// LeaveTimeout only, and not for the end of a pause.
+func (m *moving) drain(now time.Duration, v view, s shardView) {
+	if m.reason != Drain && s.token == m.owner && v.drains(s.lease) {
+		m.reason, m.since = Drain, now
 	}
 }
 

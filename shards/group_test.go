@@ -1369,7 +1369,8 @@ func TestAStoreThatTakesLongForALook(t *testing.T) {
 		store := &longLines{w.store, 3 * time.Second}
 		o := Options{Paused: func(context.Context, string) (bool, error) { return false, nil }}
 		for _, id := range []string{"a", "b"} {
-			s, err := primacy.NewSession(store, &primacy.Options{ID: id, TTL: 10 * time.Second, Overrun: primacy.OverrunWait})
+			so := primacy.Options{ID: id, TTL: 10 * time.Second, Overrun: primacy.OverrunWait}
+			s, err := primacy.NewSession(store, &so)
 			if err != nil {
 				t.Fatal(err)
 			}

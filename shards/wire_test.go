@@ -209,7 +209,8 @@ func TestAbsencesOfAnOldGroupAreKept(t *testing.T) {
 		last++
 		a.token, a.Back = last, true
 		leave(a)
-		if seen, err = readAbsences(t.Context(), st, "g", time.Now()); err != nil || seen[0].ID != a.ID || !seen[0].Back {
+		seen, err = readAbsences(t.Context(), st, "g", time.Now())
+		if err != nil || seen[0].ID != a.ID || !seen[0].Back {
 			t.Fatalf("that member %d is back is not seen: %+v, %v", i, seen[0], err)
 		}
 	}

@@ -227,8 +227,8 @@ const (
 // notified tells of an event of the session that has to do with health or pauses.
 func (c *healthCheck) notified(ctx context.Context, ev primacy.Event) {
 	r := c.r
-	// At every event, as each renewal is one: that of a change may have been lost, or have come before
-	// anybody listened, and then the process would have no shard for ever.
+	// At every event, as each renewal is one: that of a change may have been lost, or have come
+	// before anybody listened, and then the process would have no shard for ever.
 	if h := c.health(); h != nil && c.member != nil {
 		c.member.SetReady(h.State().Healthy)
 	}

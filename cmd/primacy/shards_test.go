@@ -127,8 +127,8 @@ func TestShardsOfAProcessThatIsKilled(t *testing.T) {
 	w.killAll()
 }
 
-// TestShardsOfAProcessThatIsKilledWhileAHookRuns: the hook of one shard ends at once, the commands of
-// others do not, and all are under one lease.
+// TestShardsOfAProcessThatIsKilledWhileAHookRuns: the hook of one shard ends at once, the commands
+// of others do not, and all are under one lease.
 func TestShardsOfAProcessThatIsKilledWhileAHookRuns(t *testing.T) {
 	onlyInVerify(t)
 	w := newWorld(t).with("PRIMACY_TTL=60s")
