@@ -65,7 +65,7 @@ type decider struct {
 	avoided map[shunning]bool          // what members avoided at the last look
 	shape   []primacy.Token            // what the lines have shown, and when that has changed last
 	stirred time.Duration
-	seen    map[primacy.Token]time.Duration
+	seen    map[string]time.Duration        // absences, by their keys
 	sick    map[primacy.Token]time.Duration // members that are not ready: since when
 	deaf    map[int]time.Duration           // shards whose owners do not hand over: until when
 }
@@ -127,7 +127,7 @@ type change struct {
 
 func newDecider(n int, o Options, epoch primacy.Token) *decider {
 	return &decider{n: n, o: o, epoch: epoch, takes: map[int]taking{}, moves: map[int]*moving{},
-		rest: map[int]time.Duration{}, shunned: map[shunning]time.Duration{}, seen: map[primacy.Token]time.Duration{},
+		rest: map[int]time.Duration{}, shunned: map[shunning]time.Duration{}, seen: map[string]time.Duration{},
 		late: map[int]int{}, broken: map[primacy.Token]broken{}, trials: map[int]arrival{}, arrived: map[int]arrival{},
 		avoided: map[shunning]bool{}, sick: map[primacy.Token]time.Duration{}, deaf: map[int]time.Duration{}}
 }
@@ -136,10 +136,10 @@ func newDecider(n int, o Options, epoch primacy.Token) *decider {
 // clock of the member that left may be wrong.
 func (d *decider) present(now time.Duration, gone []absence) []absence {
 	return slices.DeleteFunc(gone, func(a absence) bool {
-		first, known := d.seen[a.token]
+		first, known := d.seen[a.key()]
 		if !known {
 			first = now
-			d.seen[a.token] = now
+			d.seen[a.key()] = now
 		}
 		return now-first > a.Grace
 	})

@@ -1380,3 +1380,25 @@ func TestAStoreThatTakesLongForALook(t *testing.T) {
 		w.wantOwns(map[string]int{"a": 6, "b": 6})
 	})
 }
+
+// TestASecondRestartIsWaitedFor too, however long ago the first was.
+func TestASecondRestartIsWaitedFor(t *testing.T) {
+	inWorld(t, 12, func(t *testing.T, w *world) {
+		o := Options{RestartGrace: 20 * time.Second}
+		w.join("a", o)
+		time.Sleep(time.Second)
+		w.join("b", o)
+		time.Sleep(3 * time.Second)
+		for range 2 {
+			m := w.member["b"]
+			m.stop(nil)
+			<-m.done
+			_ = m.session.Close(context.Background())
+			time.Sleep(4 * time.Second)
+			w.wantOwns(map[string]int{"a": 6, "": 6})
+			w.join("b", o)
+			time.Sleep(time.Minute)
+			w.wantOwns(map[string]int{"a": 6, "b": 6})
+		}
+	})
+}
