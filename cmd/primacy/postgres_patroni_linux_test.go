@@ -40,11 +40,12 @@ func newShownClusterOn(t *testing.T, o etcdtest.Options, members int, ttl string
 		auth := filepath.Join(filepath.Dir(m.file), "auth")
 		err := os.MkdirAll(filepath.Dir(auth), 0o755)
 		if err == nil {
-			err = os.WriteFile(auth, []byte("tools:secret\n"), 0o644)
+			err = os.WriteFile(auth, []byte("tools:secret\n"), 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		(&pgCluster{world: &world{T: t}}).own(auth)
 		m.api = "127.0.0.1:" + servertest.FreePort(t)
 		return fmt.Sprintf("[api]\nlisten = %q\nauth_file = %q\n", m.api, auth)
 	})
