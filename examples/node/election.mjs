@@ -9,6 +9,7 @@
 //
 // The connection is the leadership. If this process dies, the kernel closes it and the next candidate leads at once. If the sidecar dies or hangs, no
 // more renewals come and term.check() says no at the last deadline that did: the store keeps the name for longer than that.
+import { execFileSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { request } from "node:http";
 import { createInterface } from "node:readline";
@@ -16,12 +17,24 @@ import { createInterface } from "node:readline";
 // Lost says that leadership is over, or that there is none to be had.
 export class Lost extends Error {}
 
-// bootMillis reads the boot clock, which counts suspend; Node's own clocks stop there or jump. It is cut to 10 ms: 10 are added, so that it is never slow.
-const bootMillis = () => Number(readFileSync("/proc/uptime", "ascii").split(" ")[0]) * 1000 + 10;
+// uptime is cut to 10 ms: 10 are added, so that it is never slow.
+const uptime = () => Number(readFileSync("/proc/uptime", "ascii").split(" ")[0]) * 1000 + 10;
+
+// behind is by how much uptime may be late. Where lxcfs is mounted over /proc/uptime it counts from the start of the container, and deadlines would seem to be
+// hours away. When a process began is told by the boot clock itself (field 22 of its stat, in ticks of 10 ms): one is started, and it cannot have begun before it was.
+const before = uptime();
+const stat = execFileSync(process.execPath, ["-p", 'require("fs").readFileSync("/proc/self/stat", "ascii")'], { encoding: "ascii" });
+const behind = Math.max(0, Number(stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19]) * 10 + 10 - before);
+
+// bootMillis reads the boot clock, which counts suspend; Node's own clocks stop there or jump.
+const bootMillis = () => uptime() + behind;
+
+const bootID = readFileSync("/proc/sys/kernel/random/boot_id", "ascii").trim();
 
 // Term is one reign. Whether it lasts is a comparison of the clock with the deadline, made when you ask; never a flag.
 export class Term {
   #deadline = 0;
+  #ttl = 0;
   #stop = new AbortController();
 
   constructor(name, token) {
@@ -66,7 +79,13 @@ export class Term {
 
   take(event) {
     if (event.event === "elected" || event.event === "renewed") {
-      this.#deadline = Number(BigInt(event.deadline_boot_ns) / 1000000n);
+      const deadline = Number(BigInt(event.deadline_boot_ns) / 1000000n);
+      this.#ttl = event.ttl_ms ?? this.#ttl;
+      if (event.boot_id !== bootID || deadline - bootMillis() > this.#ttl) {
+        this.#deadline = 0; // of another machine's clock, or of another time namespace's, a deadline says nothing here
+        return this.end("the sidecar's clock is not this process's");
+      }
+      this.#deadline = deadline;
     } else if (event.event === "stopping") {
       this.end(event.reason); // its deadline does not move any more
     }

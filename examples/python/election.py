@@ -30,7 +30,7 @@ class Term:
     def __init__(self, name, token):
         self.name, self.token = name, token  # the token is a string of digits; larger than that of every earlier term
         self.reason = None
-        self._deadline = 0
+        self._deadline = self._ttl = 0
         self._stop = threading.Event()
 
     def remaining(self):
@@ -55,7 +55,13 @@ class Term:
 
     def _take(self, event):
         if event["event"] in ("elected", "renewed"):
-            self._deadline = int(event["deadline_boot_ns"])
+            deadline, self._ttl = int(event["deadline_boot_ns"]), event.get("ttl_ms", self._ttl)
+            # Of another machine's clock, or of another time namespace's, a deadline says nothing here.
+            if event.get("boot_id") != _boot_id() or deadline - time.clock_gettime_ns(time.CLOCK_BOOTTIME) > self._ttl * 1e6:
+                self._deadline = 0
+                self._end("the sidecar's clock is not this process's")
+            else:
+                self._deadline = deadline
         elif event["event"] == "stopping":  # its deadline does not move any more
             self._end(event.get("reason"))
 
@@ -96,6 +102,11 @@ def election(name, path=None, **candidate):
             connection.close()
         else:  # a child made by fork shares the connection: its end is not that of the work
             _inherited.append((connection, answer))
+
+
+def _boot_id():
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+        return f.read().strip()
 
 
 _inherited = []  # kept until exit: the reader had a lock of it when it was forked, so that a close would wait for ever

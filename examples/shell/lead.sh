@@ -11,7 +11,7 @@ shift
 [[ $name =~ ^[A-Za-z0-9._/-]+$ ]] || { echo "lead.sh: $name: use letters, digits, '.', '_', '-' and '/'" >&2; exit 1; }
 socket=${PRIMACY_SOCKET:-${XDG_RUNTIME_DIR:-/run}/primacy/primacy.sock}
 
-stop='' event='' token='' deadline=0
+stop='' event='' token='' deadline=0 ttl=0
 trap 'stop=yes; [[ -n $token ]] || kill -KILL "$curl"' TERM INT HUP # while it waits, the end of curl ends the wait
 # The connection IS the leadership: curl holds it open and prints a line of JSON for each event. When this shell and its step have ended in whatever way,
 # curl's next line finds no reader and it ends too, which resigns ("direct": no proxy may be in between). A signal for all processes of a terminal or a service must not end it beside a step.
@@ -23,16 +23,29 @@ leave() { # the work has stopped: closing the connection lets the next one lead
 	exit "$1"
 }
 
-# Milliseconds of the boot clock, which goes on in suspend. /proc/uptime is cut to 10 ms: 10 are added, so that it is never slow.
+# Milliseconds of the boot clock, which goes on in suspend: the instant at which the subshell of $(now) began (field 22 of its stat, in ticks of 10 ms).
+# They are cut: 10 ms are added, so that it is never slow. /proc/uptime is not that clock where lxcfs is mounted over it: a container's own would be late by hours.
 now() {
-	read -r up _ </proc/uptime
-	echo $((${up/./} * 10 + 10))
+	local stat
+	read -r stat </proc/self/stat
+	stat=(${stat##*) })
+	echo $((stat[19] * 10 + 10))
 }
+read -r boot </proc/sys/kernel/random/boot_id
 
 take() { # one line: {"event":"renewed",...,"token":"7",...,"deadline_boot_ns":"123"}
 	[[ $1 =~ \"event\":\"([a-z]+)\" ]] && event=${BASH_REMATCH[1]} || event=ended # not a line of ours: an error
 	[[ $1 =~ \"token\":\"([0-9]+)\" ]] && token=${BASH_REMATCH[1]}
-	[[ $1 =~ \"deadline_boot_ns\":\"([0-9]+)\" ]] && deadline=$((BASH_REMATCH[1] / 1000000))
+	[[ $1 =~ \"ttl_ms\":([0-9]+) ]] && ttl=${BASH_REMATCH[1]}
+	if [[ $1 =~ \"deadline_boot_ns\":\"([0-9]+)\" ]]; then
+		deadline=$((BASH_REMATCH[1] / 1000000))
+		# Of another machine's clock, or of another time namespace's, a deadline says nothing here.
+		if [[ $1 != *"\"boot_id\":\"$boot\""* ]] || ((deadline - $(now) > ttl)); then
+			echo "lead.sh: the sidecar's clock is not this shell's: $1" >&2
+			event=ended
+			return
+		fi
+	fi
 	case $event in elected) echo "leads $token" ;; ended) echo "$1" >&2 ;; esac
 }
 
@@ -49,10 +62,14 @@ while [[ -z $stop ]]; do
 		[[ $event == stopping ]] && leave 122 # no step is running now, so the work has stopped
 		[[ -n $stop ]] && leave 0
 	done
-	left=$((deadline - $(now)))
-	((left > 0)) || leave 122 # by the clock, whatever was read: this shell may have been frozen
 	# The step is gone by the deadline, even if this shell is killed or the sidecar hangs. It keeps curl's reader: without, curl would end before it.
-	PRIMACY_TOKEN=$token timeout -s KILL "$(printf '%d.%03d' $((left / 1000)) $((left % 1000)))" "$@"
+	# timeout counts from when it has started: the clock is read last before that, and 100 ms are left for it. If all is frozen just there, the step runs late.
+	(
+		left=$((deadline - $(now) - 100))
+		((left > 0)) || exit 137 # by the clock, whatever was read: this shell may have been frozen
+		printf -v left '%d.%03d' $((left / 1000)) $((left % 1000))
+		PRIMACY_TOKEN=$token exec timeout -s KILL "$left" "$@"
+	)
 	status=$?
 	((status == 137)) && leave 122
 	((status == 0)) || leave $status
