@@ -72,9 +72,15 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%s: %q", file, exec)
 		}
 		accepts(t, exec[1:])
-		if never := strings.Fields(u["Service"]["RestartPreventExitStatus"][0]); !slices.Contains(never,
-			strconv.Itoa(exitUsage)) || slices.Contains(never, strconv.Itoa(exitLost)) {
-			t.Errorf("%s: RestartPreventExitStatus=%q", file, never)
+		// 125 is also what a trouble ends with that passes: an address that is not up yet, a full folder.
+		never := strings.Fields(strings.Join(u["Service"]["RestartPreventExitStatus"], " "))
+		if slices.Contains(never, strconv.Itoa(exitUsage)) || slices.Contains(never, strconv.Itoa(exitLost)) ||
+			!slices.Equal(u["Service"]["Restart"], []string{"always"}) {
+			t.Errorf("%s: Restart=%q, RestartPreventExitStatus=%q", file, u["Service"]["Restart"], never)
+		}
+		// What commands and servers start must not end them when the kernel kills it for memory.
+		if u["Service"]["KillMode"] != nil && !slices.Equal(u["Service"]["OOMPolicy"], []string{"continue"}) {
+			t.Errorf("%s: OOMPolicy=%q", file, u["Service"]["OOMPolicy"])
 		}
 	}
 	run := unit(t, deploy+"/systemd/primacy@.service")["Service"]
@@ -264,6 +270,11 @@ func TestKubernetes(t *testing.T) {
 				continue // the application's own
 			}
 			accepts(t, args)
+			// The store is waited for for a minute, and until then nobody answers.
+			if s := c.StartupProbe; s == nil || s.PeriodSeconds*s.FailureThreshold < 60 ||
+				s.HTTPGet.Port != c.Ports[0].Name {
+				t.Errorf("%s: %s: startup probe %+v", file, c.Name, s)
+			}
 			if c.LivenessProbe.HTTPGet.Path != "/livez" || c.ReadinessProbe.HTTPGet.Path != "/readyz" ||
 				c.LivenessProbe.HTTPGet.Port != c.Ports[0].Name {
 				t.Errorf("%s: %s: probes %+v, %+v", file, c.Name, c.LivenessProbe, c.ReadinessProbe)
