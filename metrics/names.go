@@ -64,7 +64,7 @@ var (
 	eventsLost = newFamily("primacy_events_lost_total", "counter",
 		"What happened to the session and was counted nowhere, because this exporter did not run.")
 	cronRuns = newFamily("primacy_cron_runs_total", "counter",
-		"Instants of a cron job that this process looked at, by what became of them.", "job", "result")
+		"Instants of a cron job that this process looked at, by what became of them.", "cronjob", "result")
 	historyTerms = newFamily("primacy_history_terms_total", "counter",
 		"Terms of the election that ended, of all processes, as the history in the store has them. "+
 			"A term counts as unknown if nobody had written its end when the next one began; "+

@@ -374,7 +374,7 @@ command = "trap '' TERM; sleep 3; sleep 3"
 	}
 	runs := func(job, result string) float64 {
 		_, page := ask("/metrics")
-		m := regexp.MustCompile(`(?m)^primacy_cron_runs_total\{job="` + job + `",result="` + result +
+		m := regexp.MustCompile(`(?m)^primacy_cron_runs_total\{cronjob="` + job + `",result="` + result +
 			`"\} (\S+)$`).FindStringSubmatch(page)
 		if m == nil {
 			return -1

@@ -59,9 +59,9 @@ func TestAScrapeShowsTheSessionItsClientsTheJobsAndTheProcess(t *testing.T) {
 	for _, line := range []string{`primacy_is_leader{election="n"} 1`, `id="client"`,
 		`leader_election_master_status{name="n"} 1`,
 		`version="v1.2.3"`, "go_goroutines ", "process_cpu_seconds_total ",
-		`primacy_cron_runs_total{job="nightly",result="failed"} 1`,
-		`primacy_cron_runs_total{job="nightly",result="ok"} 0`,
-		`primacy_cron_runs_total{job="added-later",result="ok"} 1`} {
+		`primacy_cron_runs_total{cronjob="nightly",result="failed"} 1`,
+		`primacy_cron_runs_total{cronjob="nightly",result="ok"} 0`,
+		`primacy_cron_runs_total{cronjob="added-later",result="ok"} 1`} {
 		if !strings.Contains(page, line) {
 			t.Errorf("the page does not have %s", line)
 		}
