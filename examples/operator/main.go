@@ -22,7 +22,12 @@ import (
 
 func main() {
 	ctrl.SetLogger(zap.New())
-	mgr, lead, err := newManager(ctrl.GetConfigOrDie(), os.Getenv("POD_NAMESPACE"))
+	namespace := os.Getenv("POD_NAMESPACE")
+	if namespace == "" { // the cache would hold the Leases of all namespaces
+		ctrl.Log.Info("set POD_NAMESPACE to the pod's own namespace")
+		os.Exit(1)
+	}
+	mgr, lead, err := newManager(ctrl.GetConfigOrDie(), namespace)
 	if err == nil {
 		err = lead.Run(ctrl.SetupSignalHandler(), mgr.Start) // was mgr.Start(ctrl.SetupSignalHandler())
 	}
