@@ -10,7 +10,8 @@ out=$(mkdir -p "${1:-dist}" && cd "${1:-dist}" && pwd)
 targets=${TARGETS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}
 commit=$(git rev-parse "${REV:-HEAD}^{commit}")
 export SOURCE_DATE_EPOCH=$(git log -1 --format=%ct "$commit")
-VERSION=${VERSION:-$(git describe --tags --match 'v*' "$commit" 2>/dev/null || echo "v0.0.0-$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).g${commit:0:12}")}
+# Five commits after v1.2.3 is v1.2.3+5.g…: written with a dash, packages would take it for older than v1.2.3.
+VERSION=${VERSION:-$(git describe --tags --match 'v*' "$commit" 2>/dev/null | sed -E 's/-([0-9]+)-(g[0-9a-f]+)$/+\1.\2/' || echo "v0.0.0-$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).g${commit:0:12}")}
 export VERSION TZ=UTC LC_ALL=C CGO_ENABLED=0 GOFLAGS="-trimpath -buildvcs=false" GOENV=off
 unset GOOS GOARCH GOEXPERIMENT GOAMD64 GOARM64
 umask 022
@@ -66,7 +67,7 @@ packages() { # NAME ARCH: the .deb and the .rpm of the archive's folder
 	rmdir --ignore-fail-on-non-empty "$usr/lib/systemd/system" "$usr/lib/systemd" "$usr/lib"
 	cp deploy/package/primacy.toml "$p/root/etc/primacy/"
 	cp -r "$work/completions" "$p/completions"
-	cp deploy/package/nfpm.yaml deploy/package/reload.sh deploy/package/copyright "$p/"
+	cp deploy/package/nfpm.yaml deploy/package/*.sh deploy/package/copyright LICENSE "$p/"
 	local plain=${VERSION#v}
 	printf 'primacy (%s) stable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- Primacy <primacy@localhost.invalid>  %s\n' \
 		"${plain/-/\~}" "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9n >"$p/changelog.gz"

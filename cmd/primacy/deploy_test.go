@@ -72,7 +72,7 @@ func TestUnits(t *testing.T) {
 			t.Errorf("%s: %q", file, exec)
 		}
 		accepts(t, exec[1:])
-		// 125 is also what a trouble ends with that passes: an address that is not up yet, a full folder.
+		// 125 is also what a trouble ends with that passes: no address yet, a full folder.
 		never := strings.Fields(strings.Join(u["Service"]["RestartPreventExitStatus"], " "))
 		if slices.Contains(never, strconv.Itoa(exitUsage)) || slices.Contains(never, strconv.Itoa(exitLost)) ||
 			!slices.Equal(u["Service"]["Restart"], []string{"always"}) {

@@ -18,8 +18,8 @@ import (
 // mounted returns how to start a program that sees another file in place of one of /proc.
 func mounted(t *testing.T, file, over string, args []string) []string {
 	t.Helper()
-	all := append([]string{"unshare", "-r", "-m", "sh", "-ec", `mount --bind "$0" "$1"; shift; exec "$@"`, file, over},
-		args...)
+	script := `mount --bind "$0" "$1"; shift; exec "$@"`
+	all := append([]string{"unshare", "-r", "-m", "sh", "-ec", script, file, over}, args...)
 	if out, err := exec.Command(all[0], append(all[1:8:8], "true")...).CombinedOutput(); err != nil {
 		t.Skipf("NOT TESTED: nothing can be mounted here: %v %s", err, out)
 	}
@@ -85,7 +85,8 @@ func TestADeadlineOfAnotherMachineIsNone(t *testing.T) {
 			programtest.Needs(t, "curl", "unshare", args("")[0])
 			p := start(t, t, env, mounted(t, other, "/proc/sys/kernel/random/boot_id", args("far/"+lang))...)
 			p.ends(122)
-			if text := p.text(); strings.Contains(text, "works") || !strings.Contains(text, "the sidecar's clock is not") {
+			text := p.text()
+			if strings.Contains(text, "works") || !strings.Contains(text, "the sidecar's clock is not") {
 				t.Errorf("it said:\n%s", text)
 			}
 		})

@@ -250,7 +250,7 @@ func (e *Engine) log(j *Job, id ID, what, run, text string) {
 // it is no verdict of a record.
 const Suppressed = "duplicate_suppressed"
 
-// Result is what Counters count by: primacy_cron_runs_total{cronjob,result}. Results are the verdicts
+// Result is what Counters count by: primacy_cron_runs_total{cronjob,result}. They are the verdicts
 // and Suppressed.
 type Result struct{ Job, Result string }
 
