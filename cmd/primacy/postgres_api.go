@@ -249,11 +249,8 @@ func (p *patroniVerbs) Switchover(ctx context.Context, to string) (string, error
 	if why := j.refusal(to); why != "" {
 		return "", patroni.Refused{Why: why}
 	}
-	if err := v.handOver(p.at, to, v.reason); err != nil {
-		return "", refused(err)
-	}
-	j, err = p.at.now(ctx)
-	return j.Primary, err
+	now, err := v.switchOver(p.at, j, to, v.reason)
+	return now.Primary, refused(err)
 }
 
 // asked says whether a pause is asked for, by instructions or the shared configuration. It is read

@@ -193,19 +193,6 @@ func (v *asking) handedOver(j clusterJSON, to string, err error) error {
 	return nil
 }
 
-// handOver has the primary hand over that leads when it looks.
-func (v *asking) handOver(r *reached, to, reason string) error {
-	j, err := r.now(v.cmd.Context())
-	if err != nil {
-		return err
-	}
-	if why := j.refusal(to); why != "" {
-		return fail(exitNo, "no switchover: %s", why)
-	}
-	now, err := v.switchOver(r, j, to, reason)
-	return v.handedOver(now, to, err)
-}
-
 func postgresPauseCommand(a *app) *cobra.Command {
 	return newAsking(a, "pause", "Maintenance: nobody is promoted, and no deadline ends the primary's server",
 		`Pause a cluster for work on the store or on a network: nobody but the primary stands for election, and its

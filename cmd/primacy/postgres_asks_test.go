@@ -133,6 +133,31 @@ func TestASwitchoverAsksNoLaterPrimary(t *testing.T) {
 	}
 }
 
+// TestASwitchoverToAnotherThanWasAskedForIsDone: who asks by Patroni's API is told who is the
+// primary then. A refusal would say that nothing was asked of anybody.
+func TestASwitchoverToAnotherThanWasAskedForIsDone(t *testing.T) {
+	c := newClaims(newWorld(t))
+	first := <-c.stands("pg1", core.PhaseLeading)
+	c.stands("pg2", core.PhaseLeading)
+	third := c.stands("pg3", core.PhaseFollowing)
+	c.record("pg1", first.Token())
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	go func() {
+		<-first.Context().Done()
+		_ = first.Resign(ctx)
+		select {
+		case term := <-third: // it cannot be promoted any more
+			_ = term.Resign(ctx)
+		case <-ctx.Done():
+		}
+	}()
+	now, err := (&patroniVerbs{name: "pg1", at: c.at}).Switchover(ctx, "pg3")
+	if err != nil || now != "pg2" {
+		t.Errorf("got %q, %v, want pg2", now, err)
+	}
+}
+
 // expiring is a context whose deadline comes when the test says so.
 type expiring struct {
 	context.Context

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/cmd/internal/doctor"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/clone"
 	pgconfig "github.com/primacy-go/primacy/cmd/internal/postgres/config"
@@ -133,7 +134,8 @@ func (c *cluster) open(ctx context.Context, election string) (r *reached, done f
 	keeper, ok := st.(postgresStore)
 	if !ok {
 		done()
-		return nil, nil, fmt.Errorf("postgres: the store %s keeps no cluster: use that of the members", c.store)
+		return nil, nil, fmt.Errorf("postgres: the store %s keeps no cluster: use that of the members",
+			doctor.Public(c.store))
 	}
 	return &reached{c, s.Election(election), record.New(keeper, election),
 		pgconfig.Of(keeper.Raw(), pgconfig.Key(c.namespace, c.name)), keeper}, done, nil

@@ -706,7 +706,7 @@ func TestASessionRecordThatIsGarbage(t *testing.T) {
 	p.signal(15).ends(128 + 15)
 }
 
-// A variable that is empty, because another one was not set, most likely, is not the embedded store:
+// A variable that is empty, most likely because another one was not set, is not the embedded store:
 // each machine would have a leader of its own.
 func TestAnEmptyStoreIsRefused(t *testing.T) {
 	w := plainWorld(t)

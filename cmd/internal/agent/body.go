@@ -42,7 +42,8 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	given := r.Header.Get("Content-Type")
 	if media, _, err := mime.ParseMediaType(given); (len(b) > 0 || given != "") &&
 		(err != nil || media != "application/json") {
-		badMedia.Write(w, "Content-Type is %q; send application/json (curl: --json '{…}')", given)
+		badMedia.Write(w, "Content-Type is %q; send application/json (curl -H 'Content-Type: application/json' -d …)",
+			given)
 		return false
 	}
 	if len(b) == 0 {
