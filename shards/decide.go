@@ -67,7 +67,7 @@ type decider struct {
 	stirred time.Duration
 	seen    map[string]time.Duration        // absences, by their keys
 	sick    map[primacy.Token]time.Duration // members that are not ready: since when
-	deaf    map[int]time.Duration           // shards whose owners do not hand over: until when
+	deaf    map[int]deafness                // shards whose owners do not hand over
 }
 
 // memberSign is what of a member makes a new plan for balance due.
@@ -129,7 +129,7 @@ func newDecider(n int, o Options, epoch primacy.Token) *decider {
 	return &decider{n: n, o: o, epoch: epoch, takes: map[int]taking{}, moves: map[int]*moving{},
 		rest: map[int]time.Duration{}, shunned: map[shunning]time.Duration{}, seen: map[string]time.Duration{},
 		late: map[int]int{}, broken: map[primacy.Token]broken{}, trials: map[int]arrival{}, arrived: map[int]arrival{},
-		avoided: map[shunning]bool{}, sick: map[primacy.Token]time.Duration{}, deaf: map[int]time.Duration{}}
+		avoided: map[shunning]bool{}, sick: map[primacy.Token]time.Duration{}, deaf: map[int]deafness{}}
 }
 
 // present returns those absences whose time has not passed by this process's clock either: the wall
@@ -149,7 +149,7 @@ func (d *decider) present(now time.Duration, gone []absence) []absence {
 // if that is not known they are not begun, and the decision is blocked.
 func (d *decider) step(now time.Duration, v view, paused, known bool) decision {
 	var out decision
-	d.forget(now)
+	d.forget(now, v)
 	d.settle(now, v)
 	d.judge(now, v)
 	d.endMoves(now, v, paused, known, &out)
@@ -172,10 +172,10 @@ func (d *decider) step(now time.Duration, v view, paused, known bool) decision {
 }
 
 // forget drops what has run out.
-func (d *decider) forget(now time.Duration) {
+func (d *decider) forget(now time.Duration, v view) {
 	maps.DeleteFunc(d.rest, func(_ int, until time.Duration) bool { return now >= until })
 	maps.DeleteFunc(d.shunned, func(_ shunning, until time.Duration) bool { return now >= until })
-	maps.DeleteFunc(d.deaf, func(_ int, until time.Duration) bool { return now >= until })
+	maps.DeleteFunc(d.deaf, func(i int, is deafness) bool { return now >= is.until || v.shards[i].token != is.owner })
 }
 
 // sent notes that the owner of a shard was asked.
@@ -451,6 +451,12 @@ func (d *decider) beginMoves(now time.Duration, v view, target []int, paused, kn
 	}
 }
 
+// deafness is of a shard's owner that does not hand over.
+type deafness struct {
+	owner primacy.Token
+	until time.Duration
+}
+
 // withdrawStuck withdraws the move whose owner has not handed over for longest, if that is long.
 func (d *decider) withdrawStuck(now time.Duration, v view, out *decision) bool {
 	var stuck *moving
@@ -465,7 +471,7 @@ func (d *decider) withdrawStuck(now time.Duration, v view, out *decision) bool {
 	}
 	out.changes = append(out.changes, change{move: stuck.move, what: "withdrawn", why: "its owner does not hand over",
 		from: v.shards[stuck.shard].id})
-	d.deaf[stuck.shard] = now + deafFor
+	d.deaf[stuck.shard] = deafness{stuck.owner, now + deafFor}
 	delete(d.moves, stuck.shard)
 	return true
 }
@@ -476,6 +482,7 @@ func (d *decider) due(now time.Duration, v view, target []int) map[Reason][]int 
 	due := map[Reason][]int{}
 	for i, at := range held {
 		_, moves := d.moves[i]
+		_, deaf := d.deaf[i]
 		if moves || v.shards[i].token == 0 || at < 0 || target[i] < 0 || target[i] == at ||
 			v.members[target[i]].away || v.shards[i].lease != v.members[at].lease { // a dead process hands nothing over
 			continue
@@ -483,7 +490,7 @@ func (d *decider) due(now time.Duration, v view, target []int) map[Reason][]int 
 		switch owner := v.members[at]; {
 		case owner.draining:
 			due[Drain] = append(due[Drain], i)
-		case d.deaf[i] != 0:
+		case deaf:
 		case !owner.ready:
 			if d.gives(now, owner.token) {
 				due[Health] = append(due[Health], i)

@@ -185,6 +185,7 @@ func decodeAbsence(r driver.Record) (a absence, err error) {
 	if left {
 		digits = own
 	}
+	digits = strings.TrimSuffix(digits, "-left") // the key that versions before wrote
 	n, err := strconv.ParseUint(digits, 10, 64)
 	a.token = primacy.Token(n)
 	return a, err

@@ -215,3 +215,11 @@ func TestAbsencesOfAnOldGroupAreKept(t *testing.T) {
 		}
 	}
 }
+
+// A rolling restart from the version before meets its records.
+func TestTheKeyOfAnAbsenceBeforeIsRead(t *testing.T) {
+	a, err := decodeAbsence(driver.Record{Key: fmt.Sprintf("%020d-left", 7), Value: []byte(`{"id":"m"}`)})
+	if err != nil || a.token != 7 || a.ID != "m" {
+		t.Errorf("got %+v, %v", a, err)
+	}
+}

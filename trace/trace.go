@@ -161,7 +161,7 @@ func (t *Tracer) take(e primacy.Event) {
 		i := t.begunAt(e.Name, e.At.Add(-e.Took))
 		t.over(e, i, func(span oteltrace.Span) { span.SetStatus(codes.Error, told(e.Cause)) })
 	case primacy.Elected:
-		won := t.over(e, 0, func(span oteltrace.Span) { span.SetAttributes(Token.String(e.Token.String())) })
+		won := t.over(e, t.begunAt(e.Name, e.At.Add(-e.Took)), func(span oteltrace.Span) { span.SetAttributes(Token.String(e.Token.String())) })
 		if span := t.terms[r]; span != nil { // begun by Link
 			span.AddLink(oteltrace.Link{SpanContext: won})
 		} else {
@@ -187,7 +187,7 @@ func (t *Tracer) take(e primacy.Event) {
 }
 
 // begunAt returns which of the campaigns for a name began at about that time: any of them may be
-// given up.
+// given up, and an older one that its health holds back does not win first.
 func (t *Tracer) begunAt(name string, at time.Time) (nearest int) {
 	waits := t.campaigns[name]
 	for i, c := range waits {
@@ -198,8 +198,7 @@ func (t *Tracer) begunAt(name string, at time.Time) (nearest int) {
 	return nearest
 }
 
-// over ends the span of the i-th campaign for the name of e, and returns what links to it. Who wins
-// is the oldest: the others of this process wait behind it.
+// over ends the span of the i-th campaign for the name of e, and returns what links to it.
 func (t *Tracer) over(e primacy.Event, i int, say func(oteltrace.Span)) oteltrace.SpanContext {
 	waits := t.campaigns[e.Name]
 	if len(waits) == 0 {

@@ -241,10 +241,13 @@ func refused(err error) error {
 	return err
 }
 
-func (p *patroniVerbs) Switchover(ctx context.Context, to string) (string, error) {
+func (p *patroniVerbs) Switchover(ctx context.Context, from, to string) (string, error) {
 	v, j, err := p.asking(ctx)
 	if err != nil {
 		return "", err
+	}
+	if from != "" && from != j.Primary {
+		return "", patroni.Refused{Why: fmt.Sprintf("%s is not the primary any more", from)}
 	}
 	if why := j.refusal(to); why != "" {
 		return "", patroni.Refused{Why: why}

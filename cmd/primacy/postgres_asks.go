@@ -613,22 +613,23 @@ func failOver(v *asking, r *reached, j clusterJSON, to string, accept bool) erro
 // atStake says what is lost if a member is promoted, as far as it is known.
 func (j *clusterJSON) atStake(to string) string {
 	m, r := j.member(to), j.Record
-	var heard core.LSN
+	var last core.Position
 	for _, x := range j.Members {
-		if x.heard.Timeline == 0 || x.heard.Timeline == r.Timeline { // else it was of a former primary
-			heard = max(heard, x.heard.LSN)
+		if h := r.Heard(x.heard); last.Before(h) {
+			last = h
 		}
 	}
+	heard := max(last.LSN, r.From)
 	text := fmt.Sprintf("%s has WAL up to %v on timeline %d.", to, m.LSN, m.Timeline)
 	if r.Paused != nil {
 		text += fmt.Sprintf(" In the pause %s has no deadline: make sure that its server does not run.", r.Primary.Name)
 	}
-	last := fmt.Sprintf(" The WAL of %s, the last primary, ended at %v when it was last heard:", r.Primary.Name, heard)
+	ended := fmt.Sprintf(" The WAL of %s, the last primary, ended at %v when it was last heard:", r.Primary.Name, heard)
 	switch {
 	case heard > m.LSN:
-		text += last + fmt.Sprintf(" at least the %d bytes between them are lost, and what came after.", heard-m.LSN)
+		text += ended + fmt.Sprintf(" at least the %d bytes between them are lost, and what came after.", heard-m.LSN)
 	case heard > 0:
-		text += last + fmt.Sprintf(" what came after that and is not on %s is lost.", to)
+		text += ended + fmt.Sprintf(" what came after that and is not on %s is lost.", to)
 	default:
 		text += fmt.Sprintf(" How far %s, the last primary, had come is not known: all that %s lacks is lost.",
 			r.Primary.Name, to)

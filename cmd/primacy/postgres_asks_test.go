@@ -15,6 +15,7 @@ import (
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/postgres/core"
+	"github.com/primacy-go/primacy/cmd/internal/postgres/patroni"
 )
 
 // claims is a cluster of members that only stand in its election.
@@ -152,7 +153,11 @@ func TestASwitchoverToAnotherThanWasAskedForIsDone(t *testing.T) {
 		case <-ctx.Done():
 		}
 	}()
-	now, err := (&patroniVerbs{name: "pg1", at: c.at}).Switchover(ctx, "pg3")
+	api := &patroniVerbs{name: "pg1", at: c.at}
+	if _, err := api.Switchover(ctx, "pg2", "pg3"); !errors.As(err, new(patroni.Refused)) || first.Check() != nil {
+		t.Errorf("from pg2, which is not the primary: %v", err)
+	}
+	now, err := api.Switchover(ctx, "pg1", "pg3")
 	if err != nil || now != "pg2" {
 		t.Errorf("got %q, %v, want pg2", now, err)
 	}

@@ -174,7 +174,7 @@ func (a *app) embeddedDir() (string, error) {
 	switch dir, ok := strings.CutPrefix(a.store, embeddedScheme); {
 	case a.store == "":
 		// Who named a store by a variable that is empty would lead beside the others.
-		if _, set := os.LookupEnv(variable("store")); set || slices.Contains(a.typed, "store") {
+		if v, set := os.LookupEnv(variable("store")); set && v == "" || slices.Contains(a.typed, "store") {
 			return "", errors.New("the store is empty (--store or PRIMACY_STORE): name one, or leave it out for " +
 				"the embedded store, which this user's processes on this machine share")
 		}

@@ -730,3 +730,12 @@ func TestTheStoreThatNobodyNamedIsTold(t *testing.T) {
 		t.Errorf("who named the store is told %q", p.err.String())
 	}
 }
+
+// The environment does not count for a member of postgres whose file names no store.
+func TestAVariableThatNamesAnotherStoreIsNotEmpty(t *testing.T) {
+	t.Setenv("PRIMACY_STORE", "etcd://127.0.0.1:1")
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	if _, err := (&app{}).embeddedDir(); err != nil {
+		t.Error(err)
+	}
+}

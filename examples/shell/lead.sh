@@ -40,7 +40,9 @@ take() { # one line: {"event":"renewed",...,"token":"7",...,"deadline_boot_ns":"
 	if [[ $1 =~ \"deadline_boot_ns\":\"([0-9]+)\" ]]; then
 		deadline=$((BASH_REMATCH[1] / 1000000))
 		# Of another machine's clock, or of another time namespace's, a deadline says nothing here.
-		if [[ $1 != *"\"boot_id\":\"$boot\""* ]] || ((deadline - $(now) > ttl)); then
+		local now
+		now=$(now)
+		if [[ $1 != *"\"boot_id\":\"$boot\""* || -z $now ]] || ((deadline - now > ttl)); then
 			echo "lead.sh: the sidecar's clock is not this shell's: $1" >&2
 			event=ended
 			return
@@ -65,7 +67,9 @@ while [[ -z $stop ]]; do
 	# The step is gone by the deadline, even if this shell is killed or the sidecar hangs. It keeps curl's reader: without, curl would end before it.
 	# timeout counts from when it has started: the clock is read last before that, and 100 ms are left for it. If all is frozen just there, the step runs late.
 	(
-		left=$((deadline - $(now) - 100))
+		now=$(now)
+		[[ -n $now ]] || exit 137 # the clock could not be read
+		left=$((deadline - now - 100))
 		((left > 0)) || exit 137 # by the clock, whatever was read: this shell may have been frozen
 		printf -v left '%d.%03d' $((left / 1000)) $((left % 1000))
 		PRIMACY_TOKEN=$token exec timeout -s KILL "$left" "$@"

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +26,10 @@ type cronReader struct {
 	more int // jobs that are not among them
 	err  error
 	at   time.Time
-	one  map[string]*oneJob // those whose own view is open
+	turn int // where the next reading begins: at the first that the last one had no time for
+
+	oneMu sync.Mutex
+	one   map[string]*oneJob // those whose own view is open
 }
 
 // oneJob is what was read for the view of a job.
@@ -93,25 +95,29 @@ func (c *cronReader) read(ctx context.Context) ([]jobRuns, error) {
 		})
 	}
 	for i := range infos {
-		next <- i
+		next <- (c.turn + i) % len(infos)
 	}
 	close(next)
 	wg.Wait()
 	var unread error
+	for i := range infos {
+		if at := (c.turn + i) % len(infos); errs[at] != nil {
+			c.turn, unread = at, errs[at]
+			break
+		}
+	}
 	known := all[:0]
 	for i, j := range all {
-		if errs[i] != nil && j.runs == nil {
-			unread = cmp.Or(unread, errs[i])
-			continue
+		if errs[i] == nil || j.runs != nil {
+			known = append(known, j)
 		}
-		known = append(known, j)
 	}
-	return known, unread // the others are read the next time
+	return known, unread
 }
 
 // ofOne returns what the view of one job shows. It is read once for all tabs.
 func (c *cronReader) ofOne(ctx context.Context, name string) (cron.JobInfo, []cron.RunInfo, error) {
-	c.mu.Lock()
+	c.oneMu.Lock()
 	if c.one == nil || len(c.one) >= mostJobs && c.one[name] == nil {
 		c.one = map[string]*oneJob{}
 	}
@@ -120,7 +126,7 @@ func (c *cronReader) ofOne(ctx context.Context, name string) (cron.JobInfo, []cr
 		j = &oneJob{}
 		c.one[name] = j
 	}
-	c.mu.Unlock()
+	c.oneMu.Unlock()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.at.IsZero() || time.Since(j.at) >= cronEvery {
@@ -233,6 +239,8 @@ func cronJobs(ctx context.Context, p *Page, _ url.Values) (content, error) {
 	switch {
 	case errors.Is(err, cron.ErrNoJournal):
 		none = "This store keeps no records, which cron needs."
+	case err != nil && len(jobs) > 0:
+		none = fmt.Sprintf("Not all jobs could be read now, and some may be shown as they were: %v.", err)
 	case err != nil:
 		none = fmt.Sprintf("The jobs could not be read: %v.", err)
 	case len(jobs) == 0:

@@ -169,7 +169,7 @@ func (p *Page) electionOf(a asked, e top.Entry, r row, past []primacy.TermRecord
 	now time.Time,
 ) content {
 	from, to := a.windowOf(now)
-	tl := draw(spansOf(past, earlier(now, to)), from, to, a.at)
+	tl := draw(spansOf(past, now, earlier(now, to)), from, to, a.at)
 	var said *answer
 	if a.at != nil {
 		got := ledAt(past, *a.at, now)

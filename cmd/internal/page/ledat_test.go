@@ -128,7 +128,7 @@ func TestATermWithoutABeginningIsNoGap(t *testing.T) {
 		}
 	}
 	for _, past := range [][]primacy.TermRecord{leads, died} {
-		for _, s := range spansOf(past, clockAt(8, 0)) {
+		for _, s := range spansOf(past, clockAt(8, 0), clockAt(8, 0)) {
 			if s.kind == "gap" {
 				t.Errorf("the drawing says that %s", s.title)
 			}

@@ -74,15 +74,16 @@ func datable(past []primacy.TermRecord, now time.Time) []primacy.TermRecord {
 	return past
 }
 
-// spansOf makes of terms, the newest first, what was when: who led, nobody, or not known.
-func spansOf(past []primacy.TermRecord, now time.Time) (all []span) {
+// spansOf makes of terms, the newest first, what was when, until then: who led, nobody, or not
+// known.
+func spansOf(past []primacy.TermRecord, now, until time.Time) (all []span) {
 	past = datable(past, now)
 	add := func(from, to time.Time, kind, id, title string) {
 		if to.After(from) {
 			all = append(all, span{from, to, kind, id, title})
 		}
 	}
-	next := now                     // when the next term began whose beginning is known
+	next := until                   // when the next term began whose beginning is known
 	var undated *primacy.TermRecord // a term between the two whose beginning nobody recorded
 	for i := range past {
 		r := &past[i]
@@ -102,7 +103,7 @@ func spansOf(past []primacy.TermRecord, now time.Time) (all []span) {
 		}
 		switch {
 		case r.Reason == primacy.Leads:
-			add(r.From, now, "leads", r.ID, who+" and leads now")
+			add(r.From, until, "leads", r.ID, who+" and leads now")
 		case !r.To.IsZero():
 			add(r.From, r.To.Add(time.Millisecond), "led", r.ID, fmt.Sprintf("%s to %s (%s): %s", who, utc(r.To),
 				shown.Short(r.To.Sub(r.From)), ending(*r)))

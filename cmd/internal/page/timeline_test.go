@@ -10,7 +10,7 @@ import (
 
 func TestATimelineIsDrawnToScale(t *testing.T) {
 	at := clockAt(3, 12)
-	tl := draw(spansOf(night(), clockAt(5, 0)), clockAt(0, 0), clockAt(5, 0), &at)
+	tl := draw(spansOf(night(), clockAt(5, 0), clockAt(5, 0)), clockAt(0, 0), clockAt(5, 0), &at)
 	if len(tl.Lanes) != 3 || tl.Lanes[0].Name != "web-3" || tl.Lanes[2].Name != "web-1" {
 		t.Fatalf("%+v", tl.Lanes)
 	}
@@ -51,7 +51,7 @@ func TestATimelineOfManyTerms(t *testing.T) {
 			To: from.Add(time.Second), Reason: primacy.Failed}}, past...)
 		from = from.Add(2 * time.Second)
 	}
-	tl := draw(spansOf(past, clockAt(2, 0)), midnight, clockAt(23, 0), nil)
+	tl := draw(spansOf(past, clockAt(2, 0), clockAt(2, 0)), midnight, clockAt(23, 0), nil)
 	if len(tl.Lanes) != mostLanes || tl.Lanes[mostLanes-1].Name != "5 others" {
 		t.Errorf("%d lanes, the last %q", len(tl.Lanes), tl.Lanes[len(tl.Lanes)-1].Name)
 	}
@@ -105,10 +105,24 @@ func TestClocksThatAreWrongMakeNoGap(t *testing.T) {
 		if a := ledAt(c.past, c.at, now); a.Level != "unknown" || !strings.Contains(a.Who+" "+a.Detail, c.says) {
 			t.Errorf("%+v lacks %q", a, c.says)
 		}
-		for _, s := range spansOf(c.past, now) {
+		for _, s := range spansOf(c.past, now, now) {
 			if s.kind == "gap" {
 				t.Errorf("the drawing says that %s", s.title)
 			}
 		}
 	}
+}
+
+// The present leader began after the end of the window: that is no clock that is ahead.
+func TestAnOutageBeforeThePresentLeaderIsAGap(t *testing.T) {
+	past := []primacy.TermRecord{
+		{ID: "b", Token: 9, From: clockAt(14, 0), Reason: primacy.Leads},
+		{ID: "a", Token: 3, From: clockAt(10, 0), To: clockAt(10, 5), Reason: primacy.Resigned},
+	}
+	for _, s := range spansOf(past, clockAt(16, 0), clockAt(10, 36)) {
+		if s.kind == "gap" && s.from.Equal(clockAt(10, 5)) {
+			return
+		}
+	}
+	t.Error("that nobody led is not shown")
 }

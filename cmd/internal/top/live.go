@@ -35,7 +35,7 @@ func NewLive(src Source, every time.Duration, ready func()) *Live {
 func (l *Live) Run(ctx context.Context) { l.w.run(ctx) }
 
 // Refresh reads the list once, now. It is for who cannot wait for Run's next one.
-func (l *Live) Refresh(ctx context.Context) { l.w.refresh(ctx) }
+func (l *Live) Refresh(ctx context.Context) { _ = l.w.refresh(ctx) }
 
 // Hurry has the next refresh come now: something has just been changed.
 func (l *Live) Hurry() { l.w.hurry() }

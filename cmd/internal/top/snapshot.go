@@ -39,9 +39,8 @@ const (
 // stands for, and whose records were not looked at: they may be deserted.
 func Snapshot(ctx context.Context, src Source) (all []Entry, asOf time.Time, unlooked int, err error) {
 	w := newWatcher(src, time.Second)
-	w.refresh(ctx)
-	if w.err != nil {
-		return nil, time.Time{}, 0, w.err
+	if err := w.refresh(ctx); err != nil {
+		return nil, time.Time{}, 0, err
 	}
 	w.readAll(ctx)
 	v := w.view()
@@ -98,20 +97,24 @@ func (w *watcher) readAll(ctx context.Context) {
 	w.readThese(ctx, ctx, w.withRecords(snapHistories))
 }
 
-// withRecords returns at most so many names with recorded terms, those first that nobody stands
-// for: they may be in trouble, and are not shown without. The maps are not read any more when it
-// returns: those who read histories write to them.
+// withRecords returns at most so many names with recorded terms. Those that nobody stands for may
+// be in trouble, and are not shown without: half of the places are theirs. The maps are not read
+// any more when it returns: those who read histories write to them.
 func (w *watcher) withRecords(most int) (names []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, unseen := range []bool{true, false} {
-		for n, t := range w.tracks {
-			if w.recorded[n] && t.unseen == unseen && len(names) < most {
-				names = append(names, n)
-			}
+	var live, unseen []string
+	for n, t := range w.tracks {
+		switch {
+		case !w.recorded[n]:
+		case t.unseen:
+			unseen = append(unseen, n)
+		default:
+			live = append(live, n)
 		}
 	}
-	return names
+	first := min(len(unseen), max(most/2, most-len(live)))
+	return append(unseen[:first], live[:min(len(live), most-first)]...)
 }
 
 // Row returns what the page shows of an entry in text: leader, since, waiting, changes and lease.

@@ -137,7 +137,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		began := time.Now()
-		w.refresh(ctx)
+		_ = w.refresh(ctx) // told by w.err
 		took := time.Since(began)
 		pause := max(w.every-took, min(time.Duration(w.costs.rests)*took, w.costs.mostRest))
 		w.restsFor(pause, took)
@@ -177,8 +177,8 @@ func (w *watcher) hurry() {
 	}
 }
 
-// refresh reads all once.
-func (w *watcher) refresh(over context.Context) {
+// refresh reads all once. Its error is that of the list.
+func (w *watcher) refresh(over context.Context) error {
 	ctx, cancel := context.WithTimeout(over, patience)
 	defer cancel()
 	slow := time.AfterFunc(2*time.Second, w.ready) // the page says that it waits
@@ -190,11 +190,11 @@ func (w *watcher) refresh(over context.Context) {
 	w.mu.Lock()
 	if err != nil && over.Err() != nil { // nobody waits for it any more: that says nothing of the store
 		w.mu.Unlock()
-		return
+		return err
 	}
 	if w.err = err; err != nil {
 		w.mu.Unlock()
-		return
+		return err
 	}
 	w.take(states, now, w.listed && now.Sub(w.asOf) < 3*w.every+2*time.Second)
 	w.asOf, w.listed = now, true
@@ -213,6 +213,7 @@ func (w *watcher) refresh(over context.Context) {
 			w.takeRecorded(names, now)
 		}
 	}
+	return nil
 }
 
 // take compares what was read with what was known. Close says that the last list was a moment ago:

@@ -440,3 +440,16 @@ func TestADesertedElectionAmongManyIsFound(t *testing.T) {
 		t.Errorf("%d of 500 that cannot be read were not looked at, %v", unlooked, err)
 	}
 }
+
+// Who asks once must not read "nobody leads" where the store was silent for all his time.
+func TestASnapshotOfASilentStoreIsAnError(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	src := Source{List: func(ctx context.Context) ([]primacy.State, error) {
+		cancel()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	if all, _, _, err := Snapshot(ctx, src); err == nil {
+		t.Errorf("%d entries and no error", len(all))
+	}
+}

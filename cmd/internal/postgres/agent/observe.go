@@ -69,26 +69,19 @@ func hears(a *Agent) {
 	if a.gap.shown || a.seen.Record == nil {
 		return
 	}
+	r := a.seen.Record
 	for _, said := range a.heard {
 		h := core.Position{Timeline: said.HeardOn, LSN: said.Heard}
-		if ofPrimary(a, h) && (!ofPrimary(a, a.last) || a.last.LSN < h.LSN) {
+		if r.Heard(a.last).Before(r.Heard(h)) {
 			a.last = h
 		}
 	}
 }
 
-// ofPrimary says whether p was heard of the record's primary. A member that was down for long may
-// have heard of a former one last, which had more: that was given up when the present one was
-// chosen, and nobody will ever have it.
-func ofPrimary(a *Agent, p core.Position) bool {
-	r := a.seen.Record
-	return p.LSN != 0 && r != nil && (p.Timeline == 0 || p.Timeline == r.Timeline)
-}
-
-// lastLSN returns where the WAL of the record's primary ended, as it was heard; 0: not known.
+// lastLSN returns where the WAL of the last primary ended, as it was heard; 0: not known.
 func lastLSN(a *Agent) core.LSN {
-	if !a.gap.shown && !ofPrimary(a, a.last) {
-		return 0
+	if r := a.seen.Record; r != nil && !a.gap.shown {
+		return r.Heard(a.last).LSN
 	}
 	return a.last.LSN
 }

@@ -289,6 +289,9 @@ func (f inForce) decided(o core.Observation) core.Observation {
 		// cluster, and goes on to do so.
 		pause = r.Paused
 	}
+	if pause != nil && o.Instructions != nil && forced(*o.Instructions, *pause) {
+		pause = nil // what ended it stands in a document that may be refused for another reason
+	}
 	switch {
 	case asked:
 	case pause != nil:

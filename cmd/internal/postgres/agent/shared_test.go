@@ -250,6 +250,7 @@ func TestWhatIsDecidedBy(t *testing.T) {
 		{nil, pausedByAnna, nil, nil, true},
 		{nil, pausedByUs, nil, nil, false},
 		{nil, pausedByUs, &core.Instructions{Paused: person}, person, false},
+		{ours, pausedByUs, &core.Instructions{Forced: ours}, nil, false},
 	} {
 		f.pause = test.pause
 		o := f.decided(core.Observation{Record: test.record, Instructions: test.instructions})

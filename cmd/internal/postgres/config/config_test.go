@@ -285,7 +285,8 @@ func TestYAML(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]any{`"$user", public`: `"$user", public`, "'%m [%p] '": "%m [%p] ",
-		"%m [%p] ": "%m [%p] ", "x #y": "x #y", "a: b": "a: b", "": "", "&x": "&x", "a\nb": "a\nb", `'it''s'`: "it's",
+		"%m [%p] ": "%m [%p] ",
+		"x #y":     "x #y", "\u00a0": "\u00a0", "a: b": "a: b", "": "", "&x": "&x", "a\nb": "a\nb", `'it''s'`: "it's",
 		`""`: "", "null": nil, "200": json.Number("200"), "on": true, "'on'": "on", " 4MB": " 4MB"} {
 		if v, err := config.ParseFor("parameters.x", []byte(text)); err != nil || v != want {
 			t.Errorf("%q for a parameter: got %#v, %v", text, v, err)

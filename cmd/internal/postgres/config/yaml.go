@@ -78,6 +78,9 @@ func ParseParameter(text []byte) (any, error) {
 	case bool, json.Number:
 		return v, nil
 	case string:
+		if len(is) < 2 { // blanks that YAML does not take for such
+			break
+		}
 		if first, last := is[0], is[len(is)-1]; first == last && (first == '"' || first == '\'') {
 			return v, nil
 		}

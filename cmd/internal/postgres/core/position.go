@@ -42,6 +42,21 @@ type Position struct {
 	LSN      LSN      `json:"lsn"`      // after the last record
 }
 
+// Heard returns what counts of where a primary's WAL ended, as somebody has heard it: nothing of a
+// timeline after the record's, which is of another life of the cluster. Who has heard of the latest
+// timeline knows most. A member that was down for long may have heard last of a former primary that
+// had more: that was given up once somebody has heard a later one lead. A record alone says of no
+// such one, for it is written before its primary is promoted.
+func (r *Record) Heard(p Position) Position {
+	switch {
+	case p.LSN == 0 || p.Timeline > r.Timeline:
+		return Position{}
+	case p.Timeline == 0: // noted by a version that noted none
+		p.Timeline = r.Timeline
+	}
+	return p
+}
+
 // Before says whether p is less advanced than q. The timeline comes first, as the term does in
 // Raft: a longer log of an older timeline may lack what was acknowledged on the newer one.
 func (p Position) Before(q Position) bool {

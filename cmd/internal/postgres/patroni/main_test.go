@@ -49,7 +49,10 @@ func (v *verbs) do(what string) error {
 	return v.refuse
 }
 
-func (v *verbs) Switchover(_ context.Context, to string) (string, error) {
+func (v *verbs) Switchover(_ context.Context, from, to string) (string, error) {
+	if from != "pg1" && from != "" { // who leads in these tests
+		return "", v.do("switchover from " + from)
+	}
 	return "pg2", v.do("switchover " + to)
 }
 func (v *verbs) Pause(context.Context) error   { return v.do("pause") }

@@ -338,7 +338,7 @@ func (m *Mirror) request(ctx context.Context, now cluster, v view) error {
 	go func() { // the mirror goes on meanwhile
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), verbLimit)
 		defer cancel()
-		if _, err := m.Verbs.Switchover(ctx, f.Candidate); err != nil {
+		if _, err := m.Verbs.Switchover(ctx, f.Leader, f.Candidate); err != nil {
 			m.Log.Warn("a request in Patroni's key failover was refused", "request", string(k.Value),
 				"why", oneLine(err))
 		}

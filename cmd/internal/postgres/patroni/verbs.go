@@ -9,8 +9,9 @@ import (
 // is done, or ctx ends. An error that is a [Refused] says that nothing was asked of anybody.
 type Verbs interface {
 	// Switchover has the primary hand over, to that member if the name is not empty, and returns
-	// who is the primary then.
-	Switchover(ctx context.Context, to string) (now string, err error)
+	// who is the primary then. If from is not empty and another one is the primary by now, it is
+	// refused: that one has just been promoted.
+	Switchover(ctx context.Context, from, to string) (now string, err error)
 	// Pause and Resume do nothing where it is so already, by what the store says now: this member
 	// may not have read a pause yet that somebody has asked for.
 	Pause(ctx context.Context) error

@@ -89,7 +89,7 @@ func (a *API) switchover(w http.ResponseWriter, r *http.Request, body map[string
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), verbLimit)
 	defer cancel()
-	now, err := a.Verbs.Switchover(ctx, f.Candidate)
+	now, err := a.Verbs.Switchover(ctx, c.value("leader"), f.Candidate)
 	past := map[string]string{"switchover": "switched over", "failover": "failed over"}[action]
 	switch {
 	case err != nil:
