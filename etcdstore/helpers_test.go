@@ -106,26 +106,6 @@ func eventually(t testing.TB, what string, limit time.Duration, ok func() bool) 
 	t.Fatalf("%s: not within %v", what, limit)
 }
 
-// watchStalls measures for how long in all this machine lets a thread wait that wants to run. It
-// returns what ends it.
-func watchStalls() func() time.Duration {
-	stop, sum := make(chan struct{}), make(chan time.Duration)
-	go func() {
-		var stood time.Duration
-		for {
-			before := time.Now()
-			select {
-			case <-stop:
-				sum <- stood
-				return
-			case <-time.After(5 * time.Millisecond):
-				stood += time.Since(before) - 5*time.Millisecond
-			}
-		}
-	}()
-	return func() time.Duration { close(stop); return <-sum }
-}
-
 // receive waits for a result.
 func receive(t testing.TB, what string, c <-chan error, limit time.Duration) error {
 	t.Helper()

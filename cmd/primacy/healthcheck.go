@@ -19,6 +19,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/page"
+	"github.com/primacy-go/primacy/cmd/internal/parallel"
 	"github.com/primacy-go/primacy/cmd/internal/supervise"
 	"github.com/primacy-go/primacy/driver"
 	"github.com/primacy-go/primacy/internal/boottime"
@@ -375,7 +376,7 @@ func allUnhealthy(ctx context.Context, st driver.Store) (map[string][]page.Sick,
 	}
 	names := journals[:min(len(journals), mostSick)]
 	found := make([][]healthRecord, len(names))
-	eachOf(len(names), func(i int) {
+	parallel.Each(len(names), func(i int) {
 		names[i] = strings.TrimPrefix(names[i], healthJournals)
 		found[i], _, _ = outside(ctx, st, names[i])
 	})

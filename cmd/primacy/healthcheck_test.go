@@ -192,8 +192,9 @@ func TestAnAnswerThatHangsInItsBodyIsAFailure(t *testing.T) {
 	}
 }
 
-// TestAnyEventTellsAGroupWhoIsReady: the one that tells of a change of the health may be lost.
-func TestAnyEventTellsAGroupWhoIsReady(t *testing.T) {
+// healthy returns a session, and a health of it whose check succeeds.
+func healthy(t *testing.T) (*primacy.Session, *primacy.Health) {
+	t.Helper()
 	s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -202,6 +203,12 @@ func TestAnyEventTellsAGroupWhoIsReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, h
+}
+
+// TestAnyEventTellsAGroupWhoIsReady: the one that tells of a change of the health may be lost.
+func TestAnyEventTellsAGroupWhoIsReady(t *testing.T) {
+	s, h := healthy(t)
 	group, err := shards.New(s, "n", 1, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -239,14 +246,7 @@ func TestAnyEventTellsAGroupWhoIsReady(t *testing.T) {
 
 // TestWhoIsUnhealthyStaysWithoutTokens: on a store that has none all terms look alike.
 func TestWhoIsUnhealthyStaysWithoutTokens(t *testing.T) {
-	s, err := primacy.NewSession(memstore.New(memstore.Options{}), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := primacy.NewHealth(s, func(context.Context) error { return nil }, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, h := healthy(t)
 	r := newRunner(&app{}, contest{name: "n"})
 	r.healthCheck.h = h
 	for until := time.Now().Add(time.Minute); !h.State().Healthy && time.Now().Before(until); {

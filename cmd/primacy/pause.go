@@ -14,6 +14,7 @@ import (
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/cron"
+	"github.com/primacy-go/primacy/cmd/internal/parallel"
 	pgagent "github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
@@ -376,7 +377,7 @@ func leaderless(ctx context.Context, st driver.Store, p pauses.Pause, standing m
 	})
 	names = names[:min(len(names), mostSick)]
 	waits, errs := make([][]heldBack, len(names)), make([]error, len(names))
-	eachOf(len(names), func(i int) {
+	parallel.Each(len(names), func(i int) {
 		names[i] = strings.TrimPrefix(names[i], healthJournals)
 		_, waits[i], errs[i] = outside(ctx, st, names[i])
 	})

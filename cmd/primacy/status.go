@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/primacy-go/primacy"
 	"github.com/primacy-go/primacy/cmd/internal/handover"
+	"github.com/primacy-go/primacy/cmd/internal/parallel"
 	pgagent "github.com/primacy-go/primacy/cmd/internal/postgres/agent"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/cmd/internal/top"
@@ -245,7 +245,7 @@ func deserted(ctx context.Context, s *primacy.Session, st driver.Store, prefix s
 	names = unstood(names, states)
 	left.more = max(0, len(names)-maxSince)
 	all, errs := make([]terms, len(names)-left.more), make([]error, len(names)-left.more)
-	eachOf(len(all), func(i int) {
+	parallel.Each(len(all), func(i int) {
 		all[i], errs[i] = lastLed(ctx, s.Election(strings.TrimPrefix(names[i], termJournals)))
 	})
 	for i, past := range all {
@@ -449,7 +449,7 @@ func sinces(ctx context.Context, s *primacy.Session, states []primacy.State) (le
 		return led, fmt.Sprintf("since when is told of %d names at most: give a PREFIX", maxSince)
 	}
 	errs := make([]error, len(states))
-	eachOf(len(states), func(i int) {
+	parallel.Each(len(states), func(i int) {
 		if st := states[i]; st.Leader != nil {
 			past, err := s.Election(st.Name).History(ctx, 1)
 			if led[i] = since(past, st.Leader.Token); !errors.Is(err, primacy.ErrInvalid) {
@@ -462,24 +462,6 @@ func sinces(ctx context.Context, s *primacy.Session, states []primacy.State) (le
 			plural(len(errs), "name", "names"), oneLine(errs[0]))
 	}
 	return led, unread
-}
-
-// eachOf calls do for 0 to n-1, a few at the same time.
-func eachOf(n int, do func(i int)) {
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range min(8, n) {
-		wg.Go(func() {
-			for i := range next {
-				do(i)
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
 }
 
 // since returns when the term with that token was won, zero if the history does not say.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/driver"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 var callClauses = []Clause{
@@ -89,26 +90,7 @@ func calls(s driver.Store, l driver.Lease, p driver.Place) []call {
 // the machine stood still. Who waits for a time-out of the network takes longer.
 const slack = 2 * time.Second
 
-// watchStalls measures for how long in all this machine lets a goroutine wait that wants to run. It
-// returns what ends it.
-func watchStalls() func() time.Duration {
-	const pause = 5 * time.Millisecond
-	stop, sum := make(chan struct{}), make(chan time.Duration)
-	go func() {
-		var stood time.Duration
-		for {
-			before := time.Now()
-			select {
-			case <-stop:
-				sum <- stood
-				return
-			case <-time.After(pause):
-				stood += time.Since(before) - pause
-			}
-		}
-	}()
-	return func() time.Duration { close(stop); return <-sum }
-}
+const stallStep = 5 * time.Millisecond // in which stalls of the machine are measured
 
 // promptly runs every call at once under a context that ends after d, and fails the test where one
 // does not return soon after that. Each gets a lease of its own, because Close ends it.
@@ -124,7 +106,7 @@ func promptly(t *testing.T, s driver.Store, d time.Duration, between func(), wan
 	}
 	between()
 	late := map[string]time.Duration{}
-	stalls := watchStalls()
+	stalls := safety.WatchStalls(stallStep)
 	for _, c := range ready {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -138,7 +120,7 @@ func promptly(t *testing.T, s driver.Store, d time.Duration, between func(), wan
 		})
 	}
 	all.Wait()
-	stood := stalls()
+	_, stood := stalls()
 	for name, by := range late {
 		if by > slack+stood {
 			t.Errorf("%s returned %v after the end of its context; this machine stood still for %v", name, by, stood)
@@ -170,14 +152,15 @@ func blockedGivenUp(t *testing.T, h Harness) {
 		done := make(chan error, 1)
 		go func() { done <- c.do(ctx) }()
 		silent(t, c.name+" returned though nothing happened", done)
-		begun, stalls := time.Now(), watchStalls()
+		begun, stalls := time.Now(), safety.WatchStalls(stallStep)
 		cancel()
 		select {
 		case err := <-done:
 			if err == nil || driver.IsFinal(err) {
 				t.Errorf("%s that was given up = %v, want the context's error", c.name, err)
 			}
-			if by, stood := time.Since(begun), stalls(); by > slack+stood {
+			by := time.Since(begun)
+			if _, stood := stalls(); by > slack+stood {
 				t.Errorf("%s returned %v after its context's end; this machine stood still for %v", c.name, by, stood)
 			}
 		case <-time.After(time.Minute):

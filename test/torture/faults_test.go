@@ -99,27 +99,6 @@ func (v *victim) countActs(a *run, own string) (n int) {
 	return n
 }
 
-// watchStalls measures for how long the machine let a thread wait that wanted to run: at most, and
-// in all. It returns what ends it.
-func watchStalls() func() (most, sum time.Duration) {
-	stop, done := make(chan struct{}), make(chan struct{})
-	var most, sum time.Duration
-	go func() {
-		defer close(done)
-		for {
-			before := boottime.Now()
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Millisecond):
-				late := boottime.Now() - before - time.Millisecond
-				most, sum = max(most, late), sum+late
-			}
-		}
-	}()
-	return func() (time.Duration, time.Duration) { close(stop); <-done; return most, sum }
-}
-
 func killCommand(a *run, v *victim) []any {
 	if !v.stands() {
 		return missed

@@ -19,6 +19,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/primacy-go/primacy"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // TestLockHistories has processes contend for locks under faults, and asks porcupine whether what
@@ -128,7 +129,7 @@ const shortHolds = 3
 // a busy machine may come to nothing before that, and ends everything.
 func (s *torture) runLocks(row []lane, d time.Duration, l *line, kinds []string) {
 	s.Helper()
-	stall := watchStalls()
+	stall := safety.WatchStalls(time.Millisecond)
 	wait := s.up()
 	s.injectFaults(row, d)
 	s.settle()

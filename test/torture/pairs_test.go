@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/internal/boottime"
+	"github.com/primacy-go/primacy/internal/safety"
 	"github.com/primacy-go/primacy/internal/servertest"
 )
 
@@ -158,7 +159,7 @@ func freezeCgroup(a *run, v *victim) []any {
 	waitUntil(begin + 2*a.ttl)
 	a.acts.poll(a)
 	before := v.countActs(a, a.own)
-	stall := watchStalls()
+	stall := safety.WatchStalls(time.Millisecond)
 	thaw := boottime.Now()
 	a.thaws = append(a.thaws, late{token: v.token, thaw: thaw, index: len(a.acts.acts)})
 	group.Thaw()

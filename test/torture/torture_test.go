@@ -17,6 +17,7 @@ import (
 	"github.com/primacy-go/primacy/internal/boottime"
 	"github.com/primacy-go/primacy/internal/etcdtest"
 	"github.com/primacy-go/primacy/internal/programtest"
+	"github.com/primacy-go/primacy/internal/safety"
 )
 
 // forHow long something is, from the environment.
@@ -88,7 +89,7 @@ func TestTorture(t *testing.T) {
 // run does harm for that long and returns what the record of each line says.
 func (s *torture) run(lanes []lane, d time.Duration) []*verdict {
 	s.Helper()
-	stall := watchStalls()
+	stall := safety.WatchStalls(time.Millisecond)
 	wait := s.up()
 	s.injectFaults(lanes, d)
 	s.settle()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/primacy-go/primacy/cmd/internal/cron"
+	"github.com/primacy-go/primacy/cmd/internal/parallel"
 	"github.com/primacy-go/primacy/cmd/internal/shown"
 	"github.com/primacy-go/primacy/driver"
 )
@@ -49,9 +50,6 @@ const (
 	cronEvery = 2 * time.Second
 	cells     = 24  // runs of a job in the grid
 	mostJobs  = 200 // that are read
-
-	jobsAtOnce = 8 // are read
-
 	runsShown = 200 // of one job
 )
 
@@ -81,24 +79,14 @@ func (c *cronReader) read(ctx context.Context) ([]jobRuns, error) {
 		before[j.info.Job] = j.runs
 	}
 	all, errs := make([]jobRuns, len(infos)), make([]error, len(infos))
-	var wg sync.WaitGroup
-	next := make(chan int)
-	for range jobsAtOnce {
-		wg.Go(func() {
-			for i := range next {
-				_, runs, err := cron.ReadJob(ctx, c.store, infos[i].Job, 3*cells, time.Now())
-				if err != nil && !errors.Is(err, cron.ErrNoJob) { // what was read before is shown on
-					runs, errs[i] = before[infos[i].Job], err
-				}
-				all[i] = jobRuns{infos[i], runs}
-			}
-		})
-	}
-	for i := range infos {
-		next <- (c.turn + i) % len(infos)
-	}
-	close(next)
-	wg.Wait()
+	parallel.Each(len(infos), func(i int) {
+		i = (c.turn + i) % len(infos)
+		_, runs, err := cron.ReadJob(ctx, c.store, infos[i].Job, 3*cells, time.Now())
+		if err != nil && !errors.Is(err, cron.ErrNoJob) { // what was read before is shown on
+			runs, errs[i] = before[infos[i].Job], err
+		}
+		all[i] = jobRuns{infos[i], runs}
+	})
 	var unread error
 	for i := range infos {
 		if at := (c.turn + i) % len(infos); errs[at] != nil {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/primacy-go/primacy/cmd/internal/parallel"
 )
 
 // Live is the same picture as the terminal's page has, for readers elsewhere: kept up to date while
@@ -146,23 +148,12 @@ func (p Picture) Lasts() time.Duration { return max(p.Every+3*time.Second, p.las
 // monotonic one stood still, and the wall clock may have been set.
 func Older(t, than time.Time) bool { return age(t, than) > 0 }
 
-// readThese reads histories, snapAtOnce at a time, and begins none after late has ended: one that
-// is cut short would count as one that cannot be read.
+// readThese reads histories, and begins none after late has ended: one that is cut short would
+// count as one that cannot be read.
 func (w *watcher) readThese(ctx, late context.Context, all []string) {
-	names := make(chan string)
-	var wg sync.WaitGroup
-	for range snapAtOnce {
-		wg.Go(func() {
-			for n := range names {
-				w.readHistory(ctx, n)
-			}
-		})
-	}
-	for _, n := range all {
+	parallel.Each(len(all), func(i int) {
 		if late.Err() == nil {
-			names <- n
+			w.readHistory(ctx, all[i])
 		}
-	}
-	close(names)
-	wg.Wait()
+	})
 }

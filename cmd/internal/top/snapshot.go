@@ -32,7 +32,6 @@ type Entry struct {
 const (
 	snapHistories = 300 // elections whose history is read
 	snapFor       = 3 * time.Second
-	snapAtOnce    = 8
 )
 
 // Snapshot reads all once, the worst first. Unlooked is how many names there are beside that nobody

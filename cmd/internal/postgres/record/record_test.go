@@ -39,17 +39,24 @@ func granted(t *testing.T) (context.Context, *etcdstore.Store, driver.Lease) {
 	return ctx, s, lease
 }
 
-// TestRecord: one writes what another reads; who has read an older one, or whose term is over,
-// writes nothing.
-func TestRecord(t *testing.T) {
-	t.Parallel()
+// claimed is granted with the place of a claim of the lease that leads name.
+func claimed(t *testing.T, name string) (context.Context, *etcdstore.Store, driver.Lease, driver.Place) {
+	t.Helper()
 	ctx, s, lease := granted(t)
-	const name = "postgres/orders"
 	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	token := places[0].Token
+	return ctx, s, lease, places[0]
+}
+
+// TestRecord: one writes what another reads; who has read an older one, or whose term is over,
+// writes nothing.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	const name = "postgres/orders"
+	ctx, s, lease, place := claimed(t, name)
+	token := place.Token
 	one, two := record.New(s, name), record.New(s, name)
 	if got, err := two.Read(ctx); err != nil || got != nil {
 		t.Fatalf("before the first write: got %v, %v", got, err)
@@ -71,7 +78,7 @@ func TestRecord(t *testing.T) {
 	if err := one.Write(ctx, want, token); !errors.Is(err, record.ErrConflict) {
 		t.Errorf("a number that is not the next: got %v, want ErrConflict", err)
 	}
-	if err := lease.Release(ctx, places[0]); err != nil {
+	if err := lease.Release(ctx, place); err != nil {
 		t.Fatal(err)
 	}
 	want.Seq = 2
@@ -156,12 +163,8 @@ func TestMark(t *testing.T) {
 // people had asked of the cluster before is void.
 func TestChoose(t *testing.T) {
 	t.Parallel()
-	ctx, s, lease := granted(t)
 	const name = "postgres/orders"
-	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, s, _, held := claimed(t, name)
 	r := record.New(s, name)
 	if _, err := r.Instruct(ctx, func(i *core.Instructions) error {
 		i.Paused = &core.Pause{By: "anna"}
@@ -204,7 +207,7 @@ func TestChoose(t *testing.T) {
 	if err := r.Choose(ctx, chosen, again); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Write(ctx, full(), places[0].Token); !errors.Is(err, record.ErrConflict) {
+	if err := r.Write(ctx, full(), held.Token); !errors.Is(err, record.ErrConflict) {
 		t.Errorf("who is chosen no more writes the record: %v", err)
 	}
 	if _, err := r.Read(ctx); !errors.As(err, &lost) || *lost != again {
@@ -213,12 +216,12 @@ func TestChoose(t *testing.T) {
 	first := full()
 	for _, other := range []core.Identity{l.Anew, {Name: "pg3", Incarnation: "a1"}} {
 		first.Primary = other
-		if err := r.Write(ctx, first, places[0].Token); !errors.Is(err, record.ErrConflict) {
+		if err := r.Write(ctx, first, held.Token); !errors.Is(err, record.ErrConflict) {
 			t.Errorf("%v, who is not chosen, writes over the choice of another: %v", other, err)
 		}
 	}
 	first.Primary = again.Anew
-	if err := r.Write(ctx, first, places[0].Token); err != nil {
+	if err := r.Write(ctx, first, held.Token); err != nil {
 		t.Error(err)
 	}
 	if p := place(); p.Record == nil || p.Record.Seq != 1 {
@@ -258,18 +261,14 @@ func (b *between) Kept(ctx context.Context, name string) ([]byte, uint64, error)
 // what was asked of the cluster. Without that both go, also where somebody asks at the same time.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	ctx, s, lease := granted(t)
 	const name = "postgres/orders"
-	places, err := lease.Claim(ctx, driver.Claim{Name: name, ID: "c1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx, s, _, held := claimed(t, name)
 	r := record.New(s, name)
 	if _, err := r.Read(ctx); err != nil {
 		t.Fatal(err)
 	}
 	older := full()
-	if err := r.Write(ctx, older, places[0].Token); err != nil {
+	if err := r.Write(ctx, older, held.Token); err != nil {
 		t.Fatal(err)
 	}
 	pause := func() {
@@ -284,7 +283,7 @@ func TestForget(t *testing.T) {
 	later := older
 	later.Seq++
 	leaving := record.New(&between{s, name, func() {
-		if err := r.Write(ctx, later, places[0].Token); err != nil {
+		if err := r.Write(ctx, later, held.Token); err != nil {
 			t.Error(err)
 		}
 	}}, name)
